@@ -42,8 +42,10 @@ def flag(subject: str, value: object) -> None:
         raise ConfigError(msg)
 
 
-def bytes_of(option: str, text: str) -> int:
-    """Bytes of 1500, 512MB (of 10^6 each) or 1GiB (of 2^30). Raises ConfigError."""
+def bytes_of(option: str, text: Any) -> int:
+    """Bytes of 1500, 512MB (of 10^6 each) or 1GiB (of 2^30); what is no text stays as it is. Raises ConfigError."""
+    if not isinstance(text, str):
+        return text  # type: ignore[no-any-return]  # who has it checks it
     parts = AMOUNT.fullmatch(text.strip())
     size = round(float(parts[1]) * _SIZES.get(parts[2], 0)) if parts else 0
     if not size:

@@ -128,8 +128,8 @@ class Cache:
     pixels: bool = False
 
     def __post_init__(self) -> None:
-        _checked("Cache(device=...)", self.device, 0)
-        _checked("Cache(memory=...)", self.memory, 1 if self.disk is None and not self.device_bytes else 0)
+        whole("Cache(device=...)", self.device_bytes, 0)
+        whole("Cache(memory=...)", self.limit, 1 if self.disk is None and not self.device_bytes else 0)
         flag("Cache(pixels=...)", self.pixels)
         if self.pixels and self.disk is None and not self.limit:
             msg = "Cache(pixels=True): keeps images in memory or on a disk; found neither. Give memory or disk"
@@ -141,7 +141,7 @@ class Cache:
             )
             raise ConfigError(msg)
         if self.disk is not None:
-            _checked("Cache(disk_limit=...)", self.disk_limit, 1)
+            whole("Cache(disk_limit=...)", self.disk_bytes, 1)
             if not os.fspath(self.disk).strip():
                 msg = f"Cache(disk=...): must be a folder; found {self.disk!r}, which has no name"
                 raise ConfigError(msg)
@@ -149,26 +149,17 @@ class Cache:
     @property
     def limit(self) -> int:
         """`memory` in bytes."""
-        return bytes_of("Cache(memory=...)", self.memory) if isinstance(self.memory, str) else self.memory
+        return bytes_of("Cache(memory=...)", self.memory)
 
     @property
     def device_bytes(self) -> int:
         """`device` in bytes."""
-        return bytes_of("Cache(device=...)", self.device) if isinstance(self.device, str) else self.device
+        return bytes_of("Cache(device=...)", self.device)
 
     @property
     def disk_bytes(self) -> int:
         """`disk_limit` in bytes; 0 without a disk."""
-        if isinstance(self.disk_limit, str):
-            return bytes_of("Cache(disk_limit=...)", self.disk_limit)
-        return self.disk_limit or 0
-
-
-def _checked(subject: str, size: object, least: int) -> None:
-    if isinstance(size, str):
-        bytes_of(subject, size)
-    else:
-        whole(subject, size, least)
+        return bytes_of("Cache(disk_limit=...)", self.disk_limit or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +215,7 @@ class Tuning:
     @property
     def memory_bytes(self) -> int:
         """`memory` in bytes."""
-        return bytes_of("Tuning(memory=...)", self.memory) if isinstance(self.memory, str) else self.memory
+        return bytes_of("Tuning(memory=...)", self.memory)
 
     @property
     def cpu_threads(self) -> int:

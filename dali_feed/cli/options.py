@@ -25,7 +25,7 @@ def size_of(text: str | int) -> int:
     from dali_feed.checks import bytes_of
 
     try:
-        return text if isinstance(text, int) else bytes_of("size", text)
+        return bytes_of("size", text)
     except ConfigError as error:
         raise typer.BadParameter(str(error).removeprefix("size: ")) from error
 

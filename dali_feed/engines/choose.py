@@ -108,27 +108,22 @@ def compiled(transform: object, decode: Decode, device: int | None) -> Program:
     if any(map(is_graph_function, views or ())):
         rule = "a list must hold torchvision's transforms only"
         raise TransformError(f"transform: {rule}; found a DALI graph function in it. Give the function alone")
-    recipes = [_recipe(each, decode) for each in views or [transform]]
+    how: dict[str, Any] = {"layout": decode.layout, "hardware": float(decode.hardware), "exif": bool(decode.exif)}
+    recipes = [replace(lower(each), **how) for each in views or [transform]]
 
     def compile_by(name: str) -> Program:
         programs = [compile_for(name, recipe, device, whole=views is not None) for recipe in recipes]
         numbers = [None] if views is None else range(len(programs))
         return Program(tuple(Output(name, one, view=view) for one, view in zip(programs, numbers, strict=True)))
 
-    if device is None or decode.engine is not None:
-        return compile_by(name)
     try:
         return compile_by(name)
     except TransformError as error:
+        if device is None or decode.engine is not None:
+            raise
         program = compile_by(ON_CPU)
         log.info("engine: the host engine is used; %s", error)
         return program
-
-
-def _recipe(transform: object, decode: Decode) -> Recipe:
-    """A transform's operations, with what decides how images are decoded."""
-    recipe = lower(transform)
-    return replace(recipe, layout=decode.layout, hardware=float(decode.hardware), exif=bool(decode.exif))
 
 
 def _graph(transform: Any, decode: Decode) -> ImageProgram:

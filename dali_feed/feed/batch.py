@@ -346,16 +346,13 @@ class EmptyBatches:
 
             images = [Pixels(each, None) for each in no_images(self._program, self._device, self._seen)]
         more = iter(images[1:])
-        known = self._begun() if self._fields is None else self._fields
+        columns = self._columns
+        known = self._fields or {name: _column(columns.by_name[name]) for name in columns.others}  # none seen yet
         fields = {name: next(more) if isinstance(values, Pixels) else values for name, values in known.items()}
         first = images[0].images if images else None
         batch = Batch(first, None, fields, np.zeros(0, np.int64), np.zeros(0, bool), tuple(images[1:]))
         batch.companions = dict(self._companions(batch, 0))
         return batch
-
-    def _begun(self) -> dict[str, Any]:
-        """The fields before any batch has been seen."""
-        return {name: _column(self._columns.by_name[name]) for name in self._columns.others}
 
 
 def _none_of(values: Any) -> Any:

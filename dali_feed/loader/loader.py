@@ -54,8 +54,6 @@ from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
 
 # Who runs what a DataLoader is given: our feed where the dataset is a source or is made of files, else torch's loader.
-#
-# The law: an argument that cannot apply warns once, one that would change the data is honoured or refused.
 
 
 Own = tuple[UserTransforms | None, ...]  # by view
