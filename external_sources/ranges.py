@@ -9,7 +9,6 @@ A dense lease gets the rows of each member side by side, in the order that was a
 
 from __future__ import annotations
 
-import itertools
 import threading
 import zlib
 from collections import OrderedDict
@@ -107,7 +106,7 @@ class EvenSpans:
 
     def of(self, row: Int64s, file: Int64s, position: Int64s) -> tuple[Int64s, Int64s]:
         """See `Spans.of`."""
-        at = np.broadcast_to(self.first[file] + position * self.bytes, (len(self.names), len(row)))
+        at = (self.first[file] + position * self.bytes)[None][: len(self.names)]  # where labels alone are read: none
         return at, np.full(at.shape, self.bytes, np.int64)
 
 
@@ -201,8 +200,7 @@ class RangeReader(RowReader):
         wanted = FileRows(file, at.T.ravel(), length.T.ravel(), to.T.ravel(), room)
         there = np.flatnonzero(wanted.size)
         wanted = wanted if len(there) == len(file) else wanted.taken(there)
-        counts = fill_rows(self._store, self._file, wanted, self._stop)
-        for k in np.flatnonzero(counts != wanted.size).tolist():  # short, stopped, or an error
+        for k in fill_rows(self._store, self._file, wanted, self._stop).tolist():  # short, stopped, or an error
             (view,) = wanted.taken(np.array([k])).views()
             self._lone(rows, int(there[k]) // len(at), view, int(wanted.at[k]))
         evens = [int(its[0]) if len(its) and (its == its[0]).all() else 0 for its in length]
@@ -251,11 +249,10 @@ class RangeReader(RowReader):
     def _fill_room(self, rows: _Rows, wanted: FileRows, begin: Int64s) -> None:
         """Fill a memory from bytes of files, each piece with rows from `begin` on."""
         if len(begin) >= MANY and wanted.size.sum() <= SMALL * len(begin):
-            counts = fill_rows(self._store, self._file, wanted, self._stop)
+            late = fill_rows(self._store, self._file, wanted, self._stop)
         else:
-            file, views, at = wanted.file.tolist(), wanted.views(), wanted.at.tolist()
-            counts = np.array(self._store.fill(FileReads(self._file, file, views, at, self._stop)), np.int64)
-        for k in np.flatnonzero(counts != wanted.size).tolist():
+            late = wanted.read(self._store, self._file, self._stop)
+        for k in late.tolist():
             # Short, stopped, or an error, of which the careful way tells.
             row, at = int(begin[k]), int(wanted.at[k])
             (view,) = wanted.taken(np.array([k])).views()
@@ -434,42 +431,40 @@ class FileRows(NamedTuple):
         """Those rows, in that order."""
         return FileRows(self.file[rows], self.at[rows], self.size[rows], self.to[rows], self.room)
 
+    def read(self, store: Store, file_of: FileOf, stop: threading.Event) -> Int64s:
+        """Have the store read all; gives the rows that did not come whole, int64."""
+        counts = store.fill(FileReads(file_of, self.file.tolist(), self.views(), self.at.tolist(), stop))
+        return np.flatnonzero(self.size != np.array(counts, np.int64))
+
 
 def fill_rows(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Event) -> Int64s:
-    """Read all rows, in any order; the bytes that came of each, int64 (n,).
+    """Read all rows, in any order; gives those that did not come whole, int64, of which `File.read` says more.
 
-    `file_of` and what a count means are as in `Store.fill`.
+    `file_of` is as in `Store.fill`.
     """
-    counts = np.full(len(rows.file), -1, np.int64)
-    if library() is not None:
-        _at_once(store, file_of, rows, stop, counts)
-    late = np.flatnonzero(counts < 0)
+    late = np.arange(len(rows.file)) if library() is None else _at_once(store, file_of, rows, stop)
     if len(late) and not stop.is_set():
-        its = rows.taken(late)
-        counts[late] = store.fill(FileReads(file_of, its.file.tolist(), its.views(), its.at.tolist(), stop))
-    return counts
+        late = late[rows.taken(late).read(store, file_of, stop)]
+    return late
 
 
-def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Event, counts: Int64s) -> None:
-    """Read what mounted files have in the page cache, and long runs of neighbours; other counts stay as they are."""
-    place = (rows.file << 44) + rows.at
-    order = None if (place[1:] >= place[:-1]).all() else np.argsort(place)
-    rows, out = rows if order is None else rows.taken(order), np.frombuffer(rows.room, np.uint8)
-    for a, b, files, lengths in _calls(rows, store.most_open):
-        if stop.is_set():
-            return
-        opened = [file_of(k) for k in files]
-        fds = [file.fds[0] for file in opened if isinstance(file, LocalFile) and _is_plain(file)]
-        if len(fds) < len(files):
-            continue
+def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Event) -> Int64s:
+    """Read what mounted files have in the page cache, and long runs of neighbours; gives the rows that did not come."""
+    late, out = list[Int64s](), np.frombuffer(rows.room, np.uint8)
+    for files, order in _calls(rows, store.most_open):
+        fds = np.full(files[-1] + 1, -1, np.int32)
+        for k in () if stop.is_set() else files:
+            file = file_of(k)
+            if isinstance(file, LocalFile) and _is_plain(file):
+                fds[k] = file.fds[0]
         begun = perf_counter()
-        fd = np.repeat(np.array(fds, np.int32), lengths)
-        filled = native.fill(fd, rows.at[a:b], rows.size[a:b], rows.to[a:b], out)
-        if filled is not None:
-            reads, came = filled
-            counts[slice(a, b) if order is None else order[a:b]] = came
-            if store.meter is not None:
-                store.meter.alike(reads, perf_counter() - begun, int(came[came > 0].sum()))
+        filled = native.fill(fds, rows.file, rows.at, rows.size, rows.to, out, order)
+        if filled is None:
+            return np.arange(len(rows.file))
+        late.append(filled.late)
+        if store.meter is not None:
+            store.meter.alike(filled.reads, perf_counter() - begun, filled.bytes)
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *late]))
 
 
 def _is_plain(file: LocalFile) -> bool:
@@ -477,14 +472,16 @@ def _is_plain(file: LocalFile) -> bool:
     return file.at_once and not file.ahead and file.meter is None
 
 
-def _calls(rows: FileRows, most_open: int) -> Iterator[tuple[int, int, list[int], list[int]]]:
-    """From and up to which row each call goes: its files, no more than may be open, and how many rows each has."""
-    if not len(rows.file):
+def _calls(rows: FileRows, most_open: int) -> Iterator[tuple[list[int], Int64s | None]]:
+    """The files of each call, no more than may be open, and its rows as they lie in them; None: all, as they are."""
+    files = np.flatnonzero(np.bincount(rows.file))
+    place = (rows.file << 44) + rows.at
+    order = None if (place[1:] >= place[:-1]).all() else np.argsort(place)
+    if 0 < len(files) <= most_open and rows.size.sum() <= CALL_BYTES:
+        yield files.tolist(), order
         return
-    begins = [0, *(np.flatnonzero(np.diff(rows.file)) + 1).tolist()]  # of the rows of one file
-    edges = {0, *begins[::most_open], len(rows.file)}
-    if rows.size.sum() > CALL_BYTES:
-        edges.update((np.flatnonzero(np.diff(np.cumsum(rows.size) // CALL_BYTES)) + 1).tolist())
-    for a, b in itertools.pairwise(sorted(edges)):
-        its = [a, *(begin for begin in begins if a < begin < b)]
-        yield a, b, rows.file[its].tolist(), np.diff([*its, b]).tolist()
+    line = np.arange(len(place)) if order is None else order
+    nth, ends = np.searchsorted(files, rows.file[line]) // most_open, np.cumsum(rows.size[line]) // CALL_BYTES
+    for part in np.split(line, np.flatnonzero(np.diff(nth) + np.diff(ends)) + 1):
+        if len(part):
+            yield np.flatnonzero(np.bincount(rows.file[part])).tolist(), part

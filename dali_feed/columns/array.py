@@ -170,7 +170,7 @@ class Array(Column):
         size = math.prod(shape) * dtype.itemsize
         if isinstance(values, ArrayPieces) and values.are(dtype, shape):
             values = values.pieces
-        if isinstance(values, Pieces) and (values.size == size).all():
+        if isinstance(values, Pieces) and (values.even == size or (values.size == size).all()):
             return values
         out = list(values)
         if set(map(type, out)) <= _BYTE_TYPES and set(map(len, out)) == {size}:

@@ -347,8 +347,7 @@ def _missing(values: Any) -> NDArray[np.bool_] | None:
     if isinstance(values, ArrayPieces):
         values = values.pieces
     if isinstance(values, Pieces):
-        lacks = values.missing
-        return lacks if lacks.any() else None
+        return None if values.even or not values.missing.any() else values.missing
     if type(None) not in set(map(type, values)):
         return None
     return np.array([value is None for value in values], bool)

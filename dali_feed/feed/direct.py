@@ -145,7 +145,7 @@ class DirectLanes:
         except DaliFeedError:  # as windows meet it, in its place
             self._leave_to_windows(read)
             return
-        if not block.usable().all():
+        if block.faults or block.absent is not None:
             block.lease.release()
             self._leave_to_windows(read)
             return

@@ -340,6 +340,7 @@ class OpenEpoch:
     """An epoch whose lanes are open: batch k takes `counts[k]` slots of every lane.
 
     narrow  whether its reads go no further than the first windows
+    dealt   chunks that its lanes had dealt when its reads were looked at
     """
 
     course: Course
@@ -348,6 +349,7 @@ class OpenEpoch:
     sizes: MeanSize
     narrow: bool
     flown: int = 0
+    dealt: int = 0
 
     @property
     def epoch(self) -> int:
@@ -464,8 +466,7 @@ class EpochSupply(Supply):
         if now.flown == len(now.counts):
             return True
         if now.epoch > self._gate.requested:
-            if self._look:
-                self._look = False
+            if self._may_read_on(now):
                 self._try_read_ahead(now)
             if self._fails or not all(strand.all_read for strand in now.strands):
                 return self._fails
@@ -499,26 +500,33 @@ class EpochSupply(Supply):
     def _cut(self, now: OpenEpoch) -> list[Piece]:
         """The slots of its next batch. Waits for their reads."""
         count = now.counts[now.flown]
-        if self._look or (now.narrow and now.epoch <= self._gate.requested):
-            self._look = False
-            self._read_ahead(now)
+        self._read_on(now)
         with self.machine.meter.at("source"):
             for lane in now.lanes:
                 known = bool(now.sizes)
                 lane.wait(count)
                 if not known and now.sizes:
                     self._read_ahead(now)
-        pieces = list[Piece]()
-        for lane in now.lanes:
-            dealt = lane.dealt
-            pieces += lane.take(count)
-            self._look |= lane.dealt > dealt
+        self._read_on(now)  # a chunk that came makes room for another before its batches are handed over
+        pieces = [piece for lane in now.lanes for piece in lane.take(count)]
         now.flown += 1
         if 2 * now.flown >= len(now.counts) and self._goes_on():
             self._planning.ahead(now.epoch + 1)
         return pieces
 
     # Reads.
+
+    def _may_read_on(self, now: OpenEpoch) -> bool:
+        """Whether more reads may be asked for than at the last look, which this is."""
+        dealt = sum(lane.dealt for lane in now.lanes)
+        more = self._look or dealt != now.dealt
+        self._look, now.dealt = False, dealt
+        return more
+
+    def _read_on(self, now: OpenEpoch) -> None:
+        """Request the reads that may be asked for now."""
+        if self._may_read_on(now) or (now.narrow and now.epoch <= self._gate.requested):
+            self._read_ahead(now)
 
     def _read_ahead(self, opened: OpenEpoch) -> None:
         """Request reads in order of need, lane by lane in turn, as far as each lane's part of the memory allows.
@@ -644,7 +652,7 @@ class EpochSupply(Supply):
         for task, since, trouble in sorted(self._pool.doing(), key=lambda read: read[1]):
             first = self.machine.where(int(task.extents[:1].ids()[0]))
             more = f", {trouble}" if trouble else ""
-            records, seconds = int(task.extents.lengths.sum()), sync.monotonic() - since
+            records, seconds = task.extents.positions, sync.monotonic() - since
             reads.append(f"{records} records from {first} ({seconds:.0f} s{more})")
         more = f", and {len(reads) - SHOWN} more" if len(reads) > SHOWN else ""
         return f"source: {self.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"

@@ -24,7 +24,7 @@ from dali_feed.records.source import Block
 
 
 WAITED = 50e-6  # seconds from which on a batch was not ready yet
-KEPT = 256  # changes: a wait for a batch sees some dozen
+KEPT = 64  # changes: a wait for a batch sees some dozen, and copies them all
 Span = tuple[str, float, float]  # what it was at, from, to
 
 # What it can be at: waits, work, and "rest" until the training loop asks for a pass that was begun ahead.

@@ -263,7 +263,7 @@ class ReadPool:
 
     def _ended(self, thread: int, task: ReadTask, cpu: float) -> bool:
         """A read, begun at that CPU time of its thread, is over: count it; whether the thread is one too many."""
-        now, rows = sync.monotonic(), int(task.extents.lengths.sum())  # arrays let other threads in: not under the lock
+        now, rows = sync.monotonic(), task.extents.positions  # arrays let other threads in: not under the lock
         _, since, _ = self._at.pop(thread, (None, now, None))
         with self._idle:
             self._unfinished.discard(task)
@@ -284,7 +284,7 @@ class ReadPool:
     def _named(self, extents: Extents) -> str:
         """The records of a read, as text."""
         first = unpack_id(int(extents[:1].ids()[0]))
-        return f"{int(extents.lengths.sum())} records from {self._source.where(*first)}"
+        return f"{extents.positions} records from {self._source.where(*first)}"
 
     def halt(self) -> None:
         """End the reads under way, those queued and those still to be requested. Who waits for one waits no longer."""

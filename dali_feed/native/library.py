@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 SWITCH = "DALI_FEED_NATIVE"  # in the environment: 0 leaves the library alone
-VERSION = 7  # of native.h
+VERSION = 8  # of native.h
 
 
 @cache
@@ -145,27 +145,45 @@ def decimals(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Int6
     return bool(calls.dali_feed_rows_decimals(*pointers, len(out), to) == len(out))
 
 
-def fill(fd: NDArray[np.int32], at: Int64s, size: Int64s, to: Int64s, out: Bytes) -> tuple[int, Int64s] | None:
-    """Row k, `size[k]` bytes from byte `at[k]` of the open file `fd[k]`, is read to `out[to[k]:]`, uint8 (bytes,).
+class Filled(NamedTuple):
+    """What came of reads: how many there were, the bytes of all rows that came whole, and the rows that did not."""
 
-    Reads of up to 1 MiB take what the page cache has. Rows that are neighbours in a file should follow each other.
-    Gives the number of reads, and of each row its size, or -1 where it did not come whole. None, and nothing has been
-    read, where there is no library. ValueError where a row does not lie in `out`, or has fewer than 0 bytes.
+    reads: int
+    bytes: int
+    late: Int64s
+
+
+def fill(
+    fds: NDArray[np.int32], file: Int64s, at: Int64s, size: Int64s, to: Int64s, out: Bytes, order: Int64s | None = None
+) -> Filled | None:
+    """Row k, `size[k]` bytes from byte `at[k]` of the file that `fds[file[k]]` has open, is read to `out[to[k]:]`.
+
+    fds    of each file; below 0: none, and its rows are late
+    out    uint8 (bytes,)
+    order  rows, int64: those are read, and neighbours in a file should follow each other; None: all, as they are
+
+    Reads of up to 1 MiB take what the page cache has. None, and nothing has been read, where there is no library.
+    ValueError where a row lies in none of the files, does not lie in `out`, or has fewer than 0 bytes.
     """
-    at, size, to, _ = _rows(at, size, to, fd)
-    wrong = (at < 0) | (size < 0) | (to < 0) | (to > len(out) - size)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise ValueError(
-            f"rows: each must lie in a file, and go to one of {len(out)} bytes; found {int(size[row])} bytes from "
-            f"{int(at[row])}, to {int(to[row])}, for row {row}"
-        )
+    file, at, size, to = _rows(file, at, size, to)
     target, calls = _written(out, np.uint8), _calls()
     if calls is None:
         return None
-    files, got = np.ascontiguousarray(fd, np.int32), np.empty(len(fd), np.int64)
-    reads = calls.dali_feed_rows_fill(*_pointers(files, at, size, to), len(fd), target, got.ctypes.data)
-    return reads, got
+    fds, count = np.ascontiguousarray(fds, np.int32), len(file)
+    (order,) = (None,) if order is None else _rows(order)
+    late, done = np.empty(count if order is None else len(order), np.int64), np.zeros(3, np.int64)
+    way = None if order is None else order.ctypes.data
+    places = _pointers(file, at, size, to)
+    wrong = calls.dali_feed_rows_fill(
+        *(fds.ctypes.data, len(fds), *places, count, way, len(late), target, len(out)), *_pointers(late, done)
+    )
+    if wrong >= 0:
+        row = wrong if order is None else int(order[wrong])
+        known = f"one of {count} rows, lie in one of {len(fds)} files and go to one of {len(out)} bytes"
+        what = ", ".join(f"{each[row]}" for each in (file, at, size, to) if 0 <= row < count)
+        raise ValueError(f"rows: each must be {known}; found file, place, size and place there {what} for row {row}")
+    reads, size_of_all, missing = done.tolist()
+    return Filled(reads, size_of_all, late[:missing])
 
 
 def _rows(*arrays: NDArray[Any]) -> list[Int64s]:
@@ -197,7 +215,8 @@ def _calls() -> ctypes.CDLL | None:
     rows = (*(_ADDRESS,) * 4, _NUMBER)
     known.dali_feed_rows_together.argtypes, known.dali_feed_rows_together.restype = (*rows, _ADDRESS), None
     known.dali_feed_rows_decimals.argtypes, known.dali_feed_rows_decimals.restype = (*rows, _ADDRESS), _NUMBER
-    known.dali_feed_rows_fill.argtypes, known.dali_feed_rows_fill.restype = (*rows, _ADDRESS, _ADDRESS), _NUMBER
+    filled = (_ADDRESS, _NUMBER, *(_ADDRESS,) * 4, _NUMBER, *(_ADDRESS, _NUMBER) * 2, _ADDRESS, _ADDRESS)
+    known.dali_feed_rows_fill.argtypes, known.dali_feed_rows_fill.restype = filled, _NUMBER
     return known
 
 

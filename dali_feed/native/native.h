@@ -9,7 +9,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /* One more whenever a function changes what it takes or gives; library.py says the same number. */
-enum { DALI_FEED_NATIVE = 7 };
+enum { DALI_FEED_NATIVE = 8 };
 
 EXPORTED int dali_feed_native(void);
 
@@ -25,7 +25,8 @@ EXPORTED void dali_feed_rows_together(const uint8_t *const *memories, const int6
                                       const int64_t *size, int64_t rows, uint8_t *out);
 EXPORTED int64_t dali_feed_rows_decimals(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
                                          const int64_t *size, int64_t rows, int64_t *out);
-EXPORTED int64_t dali_feed_rows_fill(const int32_t *fd, const int64_t *at, const int64_t *size, const int64_t *to,
-                                     int64_t rows, uint8_t *out, int64_t *got);
+EXPORTED int64_t dali_feed_rows_fill(const int32_t *fds, int64_t files, const int64_t *file, const int64_t *at,
+                                     const int64_t *size, const int64_t *to, int64_t count, const int64_t *order,
+                                     int64_t rows, uint8_t *out, int64_t room, int64_t *late, int64_t *done);
 
 #endif

@@ -67,35 +67,53 @@ enum { WAITS = 1 << 20 };
 #define RWF_NOWAIT 0 /* a system that cannot say what it has: all reads wait */
 #endif
 
-/* Row k is size[k] bytes from byte at[k] of the file fd[k], and goes to out + to[k]. Neighbours in a file, in ascending
-   order with at most GAP bytes between them, are one read. got[k]: size[k], or -1 where the row did not come whole, of
-   which its file has more to say. Gives the number of reads. */
-int64_t dali_feed_rows_fill(const int32_t *fd, const int64_t *at, const int64_t *size, const int64_t *to, int64_t rows,
-                            uint8_t *out, int64_t *got)
+/* Row k, of `count`, is size[k] bytes from byte at[k] of the file fds[file[k]], and goes to out + to[k]. Read are `rows`
+   of them in `order`, or all as they are where that is none; those of a file without a descriptor, below 0, come not.
+   Neighbours in a file, in ascending order with at most GAP bytes between them, are one read. late: the rows that did
+   not come whole, of which their files have more to say. done: the numbers of reads, of bytes that came whole, and of
+   rows that are late. Gives -1; else the place in `order` of a row that there is not, that lies in none of the files or
+   would leave the `room` bytes of out: nothing is read then. */
+int64_t dali_feed_rows_fill(const int32_t *fds, int64_t files, const int64_t *file, const int64_t *at,
+                            const int64_t *size, const int64_t *to, int64_t count, const int64_t *order, int64_t rows,
+                            uint8_t *out, int64_t room, int64_t *late, int64_t *done)
 {
     uint8_t junk[GAP]; /* what lies between neighbours */
     struct iovec pieces[PIECES];
-    int64_t reads = 0;
+    for (int64_t k = 0; k < rows; k++) {
+        int64_t row = order ? order[k] : k;
+        if (row < 0 || row >= count || (file[row] | at[row] | size[row] | to[row]) < 0 || file[row] >= files ||
+            to[row] > room - size[row])
+            return k;
+    }
+    done[0] = done[1] = done[2] = 0;
     for (int64_t first = 0, next; first < rows; first = next) {
-        int64_t end = at[first];
-        int count = 0;
-        for (next = first; next < rows && fd[next] == fd[first] && count + 2 <= PIECES; next++) {
-            int64_t gap = at[next] - end;
-            if (gap < 0 || gap > GAP)
+        int64_t row = order ? order[first] : first, from = file[row], begin = at[row], end = begin;
+        int used = 0;
+        for (next = first; next < rows && used + 2 <= PIECES; next++) {
+            row = order ? order[next] : next;
+            int64_t gap = at[row] - end;
+            if (file[row] != from || gap < 0 || gap > GAP)
                 break;
             if (gap)
-                pieces[count++] = (struct iovec){junk, (size_t)gap};
-            uint8_t *row = out + to[next];
-            if (count && (uint8_t *)pieces[count - 1].iov_base + pieces[count - 1].iov_len == row)
-                pieces[count - 1].iov_len += (size_t)size[next];
+                pieces[used++] = (struct iovec){junk, (size_t)gap};
+            if (used && (uint8_t *)pieces[used - 1].iov_base + pieces[used - 1].iov_len == out + to[row])
+                pieces[used - 1].iov_len += (size_t)size[row];
             else
-                pieces[count++] = (struct iovec){row, (size_t)size[next]};
-            end = at[next] + size[next];
+                pieces[used++] = (struct iovec){out + to[row], (size_t)size[row]};
+            end = at[row] + size[row];
         }
-        ssize_t read = preadv2(fd[first], pieces, count, at[first], end - at[first] > WAITS ? 0 : RWF_NOWAIT);
-        reads++;
-        for (int64_t k = first; k < next; k++)
-            got[k] = at[k] + size[k] - at[first] <= read ? size[k] : -1;
+        ssize_t read = -1;
+        if (fds[from] >= 0) {
+            read = preadv2(fds[from], pieces, used, begin, end - begin > WAITS ? 0 : RWF_NOWAIT);
+            done[0]++;
+        }
+        for (int64_t k = first; k < next; k++) {
+            row = order ? order[k] : k;
+            if (at[row] + size[row] - begin <= read)
+                done[1] += size[row];
+            else
+                late[done[2]++] = row;
+        }
     }
-    return reads;
+    return -1;
 }

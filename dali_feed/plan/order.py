@@ -135,7 +135,7 @@ class WindowPlan:
     turn: int = 0
 
     def __len__(self) -> int:
-        return int(self.extents.lengths.sum())
+        return self.extents.positions
 
     @property
     def ids(self) -> Int64s:

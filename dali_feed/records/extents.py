@@ -92,14 +92,19 @@ class Extents:
         return Extents(self.partition[rows], self.start[rows], self.stop[rows], samples)
 
     @property
+    def positions(self) -> int:
+        """In all runs together."""
+        return len(self) if self.samples is not None else int(self.lengths.sum())
+
+    @property
     def lengths(self) -> Int64s:
         """Positions in each run, int64 (n,)."""
         return self.stop - self.start
 
     def check_inside(self, counts: Int64s, told: str) -> None:
         """Raise ConfigError, with `told` before it, where a run leaves partitions of `counts` positions from 0 on."""
-        inside = (self.partition >= 0) & (self.partition < len(counts)) & (self.start >= 0)
-        if not (inside.all() and (self.stop <= counts[self.partition]).all()):
+        last, left = len(counts) - 1 - self.partition, counts.take(self.partition, mode="clip") - self.stop
+        if np.minimum.reduce(self.partition | self.start | last | left, initial=0) < 0:  # no sign among them
             msg = f"{told}: extents must lie inside the snapshot; found one that does not"
             raise ConfigError(msg)
 

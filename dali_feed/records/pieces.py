@@ -455,7 +455,7 @@ def put(into: Any, rows: slice | Int64s, values: Any) -> Any:
 def nbytes(values: Any) -> int:
     """Bytes that the values take, as far as they are bytes, texts or arrays."""
     if isinstance(values, Pieces):
-        return int(values.size[values.of >= 0].sum())
+        return values.even * len(values) or int(values.size[values.of >= 0].sum())
     if isinstance(values, ArrayPieces):
         return nbytes(values.pieces)
     if isinstance(values, np.ndarray) or _is_own(values):

@@ -506,7 +506,8 @@ class RowReader(Reader):
         extents.check_inside(self._counts, self._title)
         self._pool = self._pool or lease.pool
         block = Block(extents.ids(), {}, lease)
-        self._fill(block, *unpack_ids(block.ids))
+        single = extents.samples is not None
+        self._fill(block, *((extents.partition, extents.start) if single else unpack_ids(block.ids)))
         return block
 
     def close(self) -> None:

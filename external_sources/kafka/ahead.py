@@ -90,7 +90,7 @@ def made_ahead(writing: Writing, readers: int, line: Numbered, number: int) -> G
             while number < len(line) and len(pieces) <= readers:
                 extents = line.run(number)
                 pieces.append(makers.pool.submit(makers.read, extents))
-                number += int(extents.lengths.sum())
+                number += extents.positions
             if not pieces:
                 return
             items, block = yield from _result(pieces[0])

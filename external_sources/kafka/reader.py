@@ -292,7 +292,7 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         self._guard.check()
         mark = lease.mark()
         while True:
-            cells = Cells(self._parts, int(extents.lengths.sum()), lease)
+            cells = Cells(self._parts, extents.positions, lease)
             filled = FilledByC(cells) if by_column(self._parts) else None
             try:
                 self.fill(extents, cells.take, filled, cells.spoilt)

@@ -175,7 +175,7 @@ def sizes(reader: KafkaReader, extents: Extents, weigh: Weigh = len, most: int |
 
     Where more than `most` bytes were read, of what is weighed or of values, there are fewer rows.
     """
-    rows, read = [-1] * int(extents.lengths.sum()), 0
+    rows, read = [-1] * extents.positions, 0
 
     def take(row: int, message: Message) -> None:
         nonlocal read

@@ -18,6 +18,7 @@ from dali_feed.errors import DataLostError, SourceChangedError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import ranges as filling
 from dali_feed.packing.sinks import write_shard
+from dali_feed.records.source import Block, Extents, Lease, Reader
 from dali_feed.testing import assert_resumes_anywhere
 
 pytestmark = pytest.mark.slow
@@ -128,6 +129,35 @@ def test_a_batch_that_is_kept_keeps_its_bytes(good: list[Path]) -> None:
     for batch in kept:
         for x, raw, n in zip(batch["x"], batch["raw"], batch["n"].tolist(), strict=True):
             assert (x.numpy().tobytes(), bytes(raw)) == (record(n)["bin"], record(n)["odd"])
+
+
+class Counted(ShardSet):
+    """The same shards, whose reads are counted when they begin."""
+
+    begun = threading.Semaphore(0)
+
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        """A reader that counts."""
+        reader, begun = super().reader(members, stop), self.begun
+        read = reader.read
+
+        def counted(extents: Extents, lease: Lease) -> Block:
+            begun.release()
+            return read(extents, lease)
+
+        reader.read = counted  # type: ignore[method-assign]
+        return reader
+
+
+def test_readers_do_not_rest_while_a_chunk_is_handed_over(tmp_path: Path) -> None:
+    """With its first batch, not with its last, the chunk behind those that are read is asked for."""
+    write_shard(tmp_path / "a.tar", ({"bin": bytes([k % 256]) * 100_000} for k in range(480)))
+    columns = {"x": Array("bin", "uint8", (100_000,))}
+    with Feed(Counted(tmp_path / "a.tar", label=None), 4, columns=columns, tuning=Tuning(prefetch=1)) as feed:
+        batches = iter(feed)
+        for _ in range(21):  # the first of the second chunk: 80 records fit in 8 MiB
+            next(batches)
+        assert all(Counted.begun.acquire(timeout=20) for _ in range(4))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

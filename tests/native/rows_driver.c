@@ -72,30 +72,42 @@ static void from_files(int64_t held, int64_t rows, int64_t step)
         if (write(files[f], whole[f], (size_t)held) != held)
             fail("memfd");
     }
-    int32_t *fd = malloc((size_t)rows * 4);
     int64_t *of = malloc((size_t)rows * 8), *at = malloc((size_t)rows * 8), *size = malloc((size_t)rows * 8);
-    int64_t *to = malloc((size_t)rows * 8), *got = malloc((size_t)rows * 8), total = 0, next = 0;
+    int64_t *to = malloc((size_t)rows * 8), *order = malloc((size_t)rows * 8), *late = malloc((size_t)rows * 8);
+    int64_t total = 0, next = 0, done[3], missing = 0;
     for (int64_t k = 0; k < rows; k++) {
         of[k] = below(20) ? (k ? of[k - 1] : 0) : below(2);
-        fd[k] = files[of[k]];
         at[k] = next + below(4) * below(step);
         size[k] = below(step);
         next = below(30) ? at[k] + size[k] : below(held);
         to[k] = total;
+        order[k] = below(10) ? k : below(rows); /* some twice, and others not at all */
         total += size[k];
     }
     uint8_t *out = malloc((size_t)total);
-    if (dali_feed_rows_fill(fd, at, size, to, rows, out, got) > rows)
-        fail("fill: more reads than rows");
+    int sorted = below(2) == 0;
+    if (dali_feed_rows_fill(files, 2, of, at, size, to, rows, sorted ? NULL : order, rows, out, total, late, done) != -1)
+        fail("fill: rows that are right are refused");
+    if (done[0] > rows || done[2] > rows)
+        fail("fill: more reads, or late rows, than rows");
     for (int64_t k = 0; k < rows; k++) {
-        if (got[k] >= 0 && (got[k] != size[k] || at[k] + size[k] > held + (size[k] ? 0 : at[k])))
+        int64_t row = sorted ? k : order[k];
+        if (missing < done[2] && late[missing] == row)
+            missing++;
+        else if (at[row] + size[row] > held + (size[row] ? 0 : at[row]))
             fail("fill: bytes that are not there");
-        if (got[k] > 0 && memcmp(out + to[k], whole[of[k]] + at[k], (size_t)size[k]))
+        else if (size[row] && memcmp(out + to[row], whole[of[row]] + at[row], (size_t)size[row]))
             fail("fill: other bytes");
     }
+    if (missing != done[2])
+        fail("fill: late rows that were not asked for");
+    if (rows)
+        to[0] += total + 1 - size[0];
+    if (rows && dali_feed_rows_fill(files, 2, of, at, size, to, rows, NULL, rows, out, total, late, done) != 0)
+        fail("fill: a row behind the end is taken");
     for (int f = 0; f < 2; f++)
         free(whole[f]), close(files[f]);
-    free(fd), free(of), free(at), free(size), free(to), free(got), free(out);
+    free(of), free(at), free(size), free(to), free(order), free(late), free(out);
 }
 
 int main(void)

@@ -126,17 +126,19 @@ def test_rows_of_files_come_side_by_side(
     to = np.cumsum(size + apart) - size
     out, check = guarded(1, int((size + apart).sum()) + apart)
     out[:] = 0x5A
-    filled = native.fill(np.array(files, np.int32)[of], at, size, to, out[0])
+    order = np.random.default_rng(len(rows)).permutation(len(rows)) if apart else None
+    filled = native.fill(np.array([files[0], -1, files[1]], np.int32), of * 2, at, size, to, out[0], order)
     assert filled is not None
-    reads, got = filled
+    came = np.ones(len(rows), bool)
+    came[filled.late] = False
     held = np.array([len(CONTENT), 5000])[of]
-    assert ((got == -1) | (got == size)).all()
-    assert (got == size)[at + size <= held].all()
-    assert (got == -1)[(at + size > held) & (size > 0)].all()
-    assert reads <= len(rows)
+    assert came[at + size <= held].all()
+    assert not came[(at + size > held) & (size > 0)].any()
+    assert filled.reads <= len(rows)
+    assert filled.bytes == size[came].sum()
     wanted = bytearray(b"\x5a" * out.size)
-    for (_, a, n), begin, came in zip(rows, to.tolist(), (got == size).tolist(), strict=True):
-        wanted[begin : begin + n] = CONTENT[a : a + n] if came else out[0][begin : begin + n].tobytes()
+    for (_, a, n), begin, whole in zip(rows, to.tolist(), came.tolist(), strict=True):
+        wanted[begin : begin + n] = CONTENT[a : a + n] if whole else out[0][begin : begin + n].tobytes()
     assert out.tobytes() == bytes(wanted)
     check()
 
@@ -147,24 +149,54 @@ def test_neighbours_in_a_file_are_one_read(files: list[int]) -> None:
         at = np.arange(1000) * (50 + gap) % (len(CONTENT) - 50)
         size = np.full(1000, 50)
         out = np.empty(50_000, np.uint8)
-        filled = native.fill(np.full(1000, files[0], np.int32), at, size, np.arange(1000) * 50, out)
+        zeros = np.zeros(1000, np.int64)
+        filled = native.fill(np.array(files[:1], np.int32), zeros, at, size, np.arange(1000) * 50, out)
         assert filled is not None
         wraps = int((np.diff(at) < 0).sum())
-        assert filled[0] <= most + wraps
+        assert filled.reads <= most + wraps
         assert out.tobytes() == b"".join(CONTENT[a : a + 50] for a in at.tolist())
 
 
-@pytest.mark.parametrize("wrong", [(-1, 5, 0), (0, -1, 0), (0, 5, -1), (0, 5, 96), (0, 2**62, 2**62), (0, 101, 0)])
-def test_a_row_that_goes_nowhere_is_refused(files: list[int], wrong: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (-1, 0, 5, 0),
+        (1, 0, 5, 0),
+        (0, -1, 5, 0),
+        (0, 0, -1, 0),
+        (0, 0, 5, -1),
+        (0, 0, 5, 96),
+        (0, 0, 2**62, 2**62),
+        (0, 0, 101, 0),
+    ],
+)
+def test_a_row_that_goes_nowhere_is_refused(files: list[int], wrong: tuple[int, int, int, int]) -> None:
     """Nothing has been read: C would write behind the output all the same."""
-    at, size, to = np.array([(0, 5, 0), wrong], np.int64).T.copy()
-    out = np.zeros(100, np.uint8)
-    with pytest.raises(ValueError, match=r"must lie in a file, and go to .*for row 1"):
-        native.fill(np.full(2, files[0], np.int32), at, size, to, out)
+    file, at, size, to = np.array([(0, 0, 5, 0), wrong], np.int64).T.copy()
+    out, fds = np.zeros(100, np.uint8), np.array(files[:1], np.int32)
+    for order in (None, np.array([0, 1]), np.array([1])):
+        with pytest.raises(ValueError, match=r"lie in one of 1 files and go to .*for row 1"):
+            native.fill(fds, file, at, size, to, out, order)
+    for odd in (-1, 1):
+        with pytest.raises(ValueError, match=rf"must be one of 1 rows.*for row {odd}"):
+            native.fill(fds, file[:1], at[:1], size[:1], to[:1], out, np.array([0, odd]))
     assert not out.any()
     out.setflags(write=False)
     with pytest.raises(ValueError, match="can be written"):
-        native.fill(np.full(1, files[0], np.int32), at[:1], size[:1], to[:1], out)
+        native.fill(fds, file[:1], at[:1], size[:1], to[:1], out)
+
+
+def test_rows_of_files_without_a_descriptor_are_late(files: list[int]) -> None:
+    """So are those of others that end too soon; the rest of both have come."""
+    file, size = np.array([1, 0, 1, 0]), np.full(4, 10)
+    at, out = np.array([0, 0, 10, len(CONTENT) - 5]), np.zeros(40, np.uint8)
+    filled = native.fill(
+        np.array([files[0], -1], np.int32), file, at, size, np.arange(4) * 10, out, np.array([1, 3, 0])
+    )
+    assert filled is not None
+    assert (filled.reads, filled.bytes, filled.late.tolist()) == (2, 10, [3, 0])
+    assert out[10:20].tobytes() == CONTENT[:10]
+    assert not out[:10].any()
 
 
 DTYPES = (torch.uint8, torch.int16, torch.int32)
