@@ -392,7 +392,7 @@ class DataLoader(FeedLoop):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
-        snapshot_every_n_steps: int = 1,
+        snapshot_every_n_steps: int | None = 1,
         transform: object = None,
         columns: Mapping[str, Column] | Sequence[Column] | None = None,
         device: torch.device | str | int | None = None,
@@ -410,7 +410,7 @@ class DataLoader(FeedLoop):
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
-        self.snapshot_every_n_steps = whole("snapshot_every_n_steps", snapshot_every_n_steps, 1)
+        self.snapshot_every_n_steps = whole("snapshot_every_n_steps", snapshot_every_n_steps or 0, 0)
         how = {name: getattr(self, name) for name in (*_TORCHS, "pin_memory_device")}
         what = {"batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
         check_by_torch(dataset, {**what, "drop_last": drop_last, **how})
