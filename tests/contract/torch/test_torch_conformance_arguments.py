@@ -206,6 +206,19 @@ def test_what_was_given_can_be_read(loader: Any) -> None:
     assert loader(data, batch_size=None).batch_size is None
 
 
+@pytest.mark.parametrize("steps", [None, 0, 1, 10])
+def test_torchdatas_steps_between_snapshots_have_no_effect(steps: Any) -> None:
+    """0 and None, by which torchdata asks its workers for none, are numbers of them too: a state is of any batch."""
+    with DataLoader(tensors_of(), 2, device="cpu", snapshot_every_n_steps=steps) as made:
+        next(iter(made))
+        state = made.state_dict()
+    with DataLoader(tensors_of(), 2, device="cpu") as made:
+        made.load_state_dict(state)
+        assert len(list(made)) == len(made) - 1
+    with pytest.raises(ConfigError, match="snapshot_every_n_steps: must be an int of at least 0; found -1"):
+        DataLoader(tensors_of(), 2, device="cpu", snapshot_every_n_steps=-1)
+
+
 @both_loaders
 def test_annotations_may_say_what_a_batch_is(loader: Any) -> None:
     """`DataLoader[list[torch.Tensor]]` is evaluated where annotations are."""
