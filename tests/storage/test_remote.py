@@ -27,7 +27,7 @@ from kit.packed_images import plain, striped
 from kit.produced import block_of
 from kit.web import Web
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Shuffle
 from dali_feed.columns import Bytes, Number
 from dali_feed.errors import (
     ClosedError,
@@ -40,6 +40,7 @@ from dali_feed.errors import (
     SourceError,
     SourceNotFoundError,
     SourceUnreachableError,
+    StateError,
     WaitError,
 )
 from dali_feed.external_sources import KafkaTopic, Secret, ShardSet
@@ -126,6 +127,31 @@ def test_shards_on_a_web_server_are_what_the_files_are(web: Web, tmp_path: Path)
     web.requests.clear()
     Reads(source).read(Extents(np.arange(3), remote.starts, remote.stops)).lease.release()
     assert len(web.requests) == 3  # what they are was asked, and each asks for that
+
+
+@pytest.mark.parametrize("shuffle", [False, Shuffle(extent=7, window=2)], ids=["in order", "one Shuffle for both"])
+@pytest.mark.parametrize("begins", ["on a disk", "in a store"])
+def test_a_state_of_the_same_files_elsewhere_fits(web: Web, tmp_path: Path, shuffle: Any, begins: str) -> None:
+    """A run that began on a disk goes on in a store, and the other way round; by itself each shuffles as it reads."""
+    local, store = ShardSet(str(tmp_path / "[0-2].tar")), shards(web)
+    columns = {"label": Number("cls")}
+
+    def loader(source: ShardSet, how: Any = shuffle) -> DataLoader:
+        return DataLoader(source, 8, shuffle=how, columns=columns, device="cpu", seed=3)
+
+    first, second = (local, store) if begins == "on a disk" else (store, local)
+    with loader(first) as made, loader(second) as other:
+        batches = iter(made)
+        before = [next(batches)["label"].tolist() for _ in range(3)]
+        state = made.state_dict()
+        rest = [batch["label"].tolist() for batch in batches]
+        other.load_state_dict(state)
+        assert [batch["label"].tolist() for batch in other] == rest
+        assert sorted(label for batch in before + rest for label in batch) == sorted(label for _, label in EVERY)
+    with loader(first, True) as made, loader(second, True) as other:
+        next(iter(made))
+        with pytest.raises(StateError, match="extent"):
+            other.load_state_dict(made.state_dict())
 
 
 def test_a_run_resumes_anywhere_without_etags(tars: dict[str, bytes]) -> None:
