@@ -94,7 +94,8 @@ def contestants(job: BenchJob, threads: int) -> list[Contestant]:
     def pool(task: Task, begin: Any = lambda: None) -> Opens:
         return pooled(task, begin, len(payloads), job.batch, threads)
 
-    codec, dali = installed("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"), installed("nvidia-dali-cuda120")
+    codec = installed("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+    dali = installed("nvidia-dali-cuda120", "nvidia-dali-cuda130")
     unable = None if job.device == "cpu" else "some versions of nvImageCodec end the process on windows there"
     return [
         Contestant("host", pool(*decoders(payloads, None)), role="ours", version=codec),

@@ -215,7 +215,6 @@ def settings(job: BenchJob) -> list[Contestant]:
     from unittest.mock import patch
 
     from nvidia.dali.fn import decoders
-    from nvidia.dali.tensors import TensorCPU
 
     from dali_feed.bench.data import payloads_of
     from dali_feed.bench.ours import ceiling, our_contestants
@@ -226,7 +225,7 @@ def settings(job: BenchJob) -> list[Contestant]:
     without = "needs a GPU" if job.device == "cpu" else None
     high, wide = screen([memoryview(each) for each in payloads_of(job.data)]).sizes.max(axis=0).tolist()
     hints = partial(decode, preallocate_height_hint=high, preallocate_width_hint=wide)
-    by_size, pinned = partial(_by_size, decode=decode), partial(TensorCPU, is_pinned=True)
+    by_size, pinned = partial(_by_size, decode=decode), partial(vars(images)["TensorCPU"], is_pinned=True)
     trials: list[tuple[str, str | None, Contestant]] = [("engine", None, ceiling(job))]
     for threads in THREADS:
         unable = None if threads <= cores else f"needs {threads} CPUs; this process has {cores}"

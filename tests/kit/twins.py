@@ -13,7 +13,6 @@ import pytest
 from kit.twin import Machine
 from kit.twin_dali import Dali, install_cupy
 from kit.twin_torch import Torch
-from nvidia.dali import tensors
 
 __all__ = ["twin_of"]
 
@@ -40,8 +39,7 @@ def twin_of(
         torch.install(patch)
         dali.install(patch)
         patch.setattr(images, "ReleaseUnusedMemory", dali.release)
-        for module in (images, tensors):
-            patch.setattr(module, "TensorCPU", dali.tensor)
+        patch.setattr(images, "TensorCPU", dali.tensor)
         install_cupy(patch, machine, functools.cache(kernels))
         compiles.cache_clear()
         try:
