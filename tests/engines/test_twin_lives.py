@@ -261,6 +261,22 @@ def test_a_loop_on_its_own_stream_may_drop_what_it_has_enqueued(play: Any, once:
         nothing_taken(machine)
 
 
+LIVES = (
+    test_a_loader_may_be_closed_at_any_point,
+    test_one_of_two_loaders_is_closed_while_the_other_trains,
+    test_a_state_goes_on_on_another_device,
+    test_a_loop_on_its_own_stream_may_drop_what_it_has_enqueued,
+)
+
+
+@pytest.mark.long(form="test_a_loader_may_be_closed_at_any_point")
+@every_way
+def test_two_hundred_orders_of_whole_lives(play: Any, once: Any, name: str) -> None:
+    """Closed anywhere, beside another, on another device, on a stream of the loop's: sixteen orders of each way."""
+    for seed in range(16):
+        LIVES[seed % len(LIVES)](functools.partial(play, seed=seed), once, name)
+
+
 NO_MEMORY = "CUDA error: out of memory"
 POINTS: dict[str, Callable[[], BaseException]] = {
     "malloc": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
