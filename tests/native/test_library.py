@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kit.kept import Kept
 
 import dali_feed.native
 from dali_feed.native.library import SWITCH, VERSION
@@ -101,18 +102,23 @@ DRIVERS: dict[str, tuple[list[str], list[str], list[str], str | None]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long if "length" in name else ()) for name in DRIVERS]
 )
-def test_the_sanitizers_find_nothing(name: str, compiler: str, tmp_path: Path) -> None:
+def test_the_sanitizers_find_nothing(name: str, compiler: str, kept: Kept) -> None:
     """Not a byte before or behind what is written is touched, on this processor and on any, and each is right."""
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
     sources, more, arguments, printed = DRIVERS[name]
     paths = [TESTS / f"{name.split(maxsplit=1)[0]}_driver.c", *(SOURCES / source for source in sources)]
-    program = tmp_path / "driver"
     command = [compiler, *FLAGS, *more, "-fsanitize=address,undefined", f"-I{SOURCES}", *map(str, paths)]
-    built = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True, check=False)
-    if built.returncode and "asan" in built.stderr:
-        pytest.skip("the compiler has no sanitizers here")
-    assert built.returncode == 0, built.stderr
+
+    def make(program: Path) -> None:
+        built = subprocess.run([*command, "-o", str(program)], capture_output=True, text=True, check=False)
+        if built.returncode and "asan" in built.stderr:
+            pytest.skip("the compiler has no sanitizers here")
+        assert built.returncode == 0, built.stderr
+
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    texts = [path.read_text() for path in sorted([*paths, *SOURCES.glob("*.[ch]")])]
+    program = kept.file(f"{name}.sanitized", [version, *command, *texts], make)
     environment = {**os.environ, **OPTIONS} if "kafka" in name else None
     done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
