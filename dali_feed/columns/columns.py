@@ -112,11 +112,6 @@ class Columns:
         return next(iter(self.images), None)
 
     @property
-    def transform(self) -> object:
-        """The first image column's."""
-        return None if self.image is None else self.images[self.image].transform
-
-    @property
     def others(self) -> tuple[str, ...]:
         """All but the images."""
         return tuple(name for name in self.by_name if name not in self.images)

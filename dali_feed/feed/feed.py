@@ -315,13 +315,8 @@ class Feed(AnyFeed):
         )
         self._positions = Epochs(source, planning, self._machine, self.ranks, bad)
 
-    @property
-    def companions(self) -> Companions:
+    def accompany(self, companions: Companions) -> None:
         """What a loader wants with each batch; the feed thread asks for it."""
-        return self._machine.companions
-
-    @companions.setter
-    def companions(self, companions: Companions) -> None:
         self._machine.companions = companions
 
     def where(self, sample: int) -> str:

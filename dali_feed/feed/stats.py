@@ -370,7 +370,9 @@ def _for_engine(stats: Stats, engine: StageStats, running: Running) -> Sequence[
         advice.append("Tuning(cache=Cache(device=...)): later epochs decode nothing, if only flips are random")
         return advice
     if running.engine == "host":
-        if cpu is not None and cpu.busy < TAKEN * min(cpu.cores, engine.threads) and _at_work(engine):
+        spent = engine.waited + engine.worked + engine.blocked
+        at_work = spent > 0 and engine.worked > FULL * spent
+        if cpu is not None and cpu.busy < TAKEN * min(cpu.cores, engine.threads) and at_work:
             advice.append("freeing the cores: its threads have work, but something else uses the processors")
         advice.append("Tuning(cache=Cache(..., pixels=True)): later epochs decode nothing, where the images fit")
     return advice
@@ -378,8 +380,3 @@ def _for_engine(stats: Stats, engine: StageStats, running: Running) -> Sequence[
 
 def _free(cpu: CpuStats | None) -> bool:
     return cpu is not None and cpu.busy < FREE * cpu.cores
-
-
-def _at_work(stage: StageStats) -> bool:
-    spent = stage.waited + stage.worked + stage.blocked
-    return spent > 0 and stage.worked > FULL * spent

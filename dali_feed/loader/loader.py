@@ -448,7 +448,8 @@ class DataLoader(FeedLoop):
         if isinstance(self._feed, Feed):
             self._feed.wait_at_most(timeout)
             self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
-            self._feed.companions, self._mixes = items.companions, items.mixes
+            self._feed.accompany(items.companions)
+            self._mixes = items.mixes
         self._close_at_exit = weakref.finalize(self, self._feed.collected)
         if os.environ.get("DALI_FEED_METRICS"):
             from dali_feed.metrics import serve_if_asked  # and a server with it

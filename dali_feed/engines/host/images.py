@@ -300,7 +300,7 @@ def levels_of(program: HostProgram) -> Levels | None:
     first = end_of_ops = len(ops)
     while first and (ops[first - 1].by_level or ops[first - 1].erases() is not None):
         first -= 1
-    while first < end_of_ops and not _converts(ops[first]):
+    while first < end_of_ops and not (isinstance(op := ops[first], ToFloat) and op.dtype != "uint8"):
         first += 1
     if first == end_of_ops:
         if program.dtype != "uint8":
@@ -326,10 +326,6 @@ def _colour(number: int, erasing: Op, taken: Sequence[tuple[int, Op]]) -> torch.
     for n, op in taken:
         colour = op.step(n)(colour, {}, 0) if n > number else colour
     return colour
-
-
-def _converts(op: Op) -> bool:
-    return isinstance(op, ToFloat) and op.dtype != "uint8"
 
 
 def _computed(ops: list[Op], table: NDArray[Any]) -> Any:
