@@ -196,7 +196,7 @@ class RangeReader(RowReader):
         to = (np.cumsum(sums) - sums)[:, None] + np.cumsum(length, axis=1) - length
         room = rows.lease.room(int(sums.sum()))
         # Record by record, as they lie in their files where they are read in order: then nobody has to sort them.
-        file = np.repeat(rows.file, len(at))
+        file = rows.file if len(at) == 1 else np.repeat(rows.file, len(at))
         wanted = FileRows(file, at.T.ravel(), length.T.ravel(), to.T.ravel(), room)
         there = np.flatnonzero(wanted.size)
         wanted = wanted if len(there) == len(file) else wanted.taken(there)

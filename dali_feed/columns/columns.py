@@ -221,7 +221,8 @@ class Columns:
             if self.open and not len(block.ids):
                 return Block(block.ids, {}, block.lease, block.faults, block.absent)
             self.settle(block)
-        there, faults, kept = block.usable(), dict(block.faults), dict[str, Any]()
+        there = None if block.whole else block.usable()
+        faults, kept = dict(block.faults), dict[str, Any]()
         first = self.image
         # The first image comes last: what else is wrong with a record is said before what is wrong with that.
         for name, column in sorted(self.settled().items(), key=lambda each: each[0] == first):
@@ -234,14 +235,17 @@ class Columns:
         values = {name: kept[name] for name in self.by_name}
         return Block(block.ids, values, block.lease, faults, block.absent)
 
-    def _read(self, name: str, column: Column, values: Any, there: NDArray[np.bool_], faults: dict[int, Fault]) -> Any:
-        """What a column keeps of these values; a row that is not `there` has none, and is no fault of it."""
+    def _read(
+        self, name: str, column: Column, values: Any, there: NDArray[np.bool_] | None, faults: dict[int, Fault]
+    ) -> Any:
+        """What a column keeps of these values; a row that is not `there` has none, and is no fault of it. None: all."""
         lacks, own = _missing(values), Faults()
-        if lacks is None and there.all():
+        if lacks is None and there is None:
             kept = column.read(values, own)
             for row, why in own.items():
                 faults.setdefault(row, self._refused(name, why))
             return list(kept) if isinstance(kept, ArrayPieces) else kept
+        there = np.ones(len(values), bool) if there is None else there
         at = np.flatnonzero(there if lacks is None else there & ~lacks)
         kept = column.read(rows_of.take(values, at), own)
         for row, why in own.items():

@@ -145,7 +145,7 @@ class DirectLanes:
         except DaliFeedError:  # as windows meet it, in its place
             self._leave_to_windows(read)
             return
-        if block.faults or block.absent is not None:
+        if not block.whole:
             block.lease.release()
             self._leave_to_windows(read)
             return
@@ -154,7 +154,7 @@ class DirectLanes:
         source.sizes.add(rows, read.task.bytes)
         window = Window.arrived([block], source.columns, source.where, block.lease.release)
         drawn, sizes = self._draw(window.sizes(window.order), block.ids, 0, window.values)
-        chunk = Chunk(window, 0, window.order, np.ones(rows, bool), block.ids, window.values, drawn, sizes, [])
+        chunk = Chunk(window, 0, window.order, window.usable.copy(), block.ids, window.values, drawn, sizes, [])
         self._chunk = Piece(chunk, 0, rows)
         self._dealt = [each for each in (*self._dealt, (window, block.lease.size)) if each[0].left]
         self.dealt += 1

@@ -304,7 +304,7 @@ class Window:
                 into = self.values[name] if name in self.values else room(values, self.rows)
                 self.values[name] = put(into, slice(a, b), values)
         self.there[a:b] = True if block.absent is None else ~block.absent
-        self.usable[a:b] = block.usable()
+        self.usable[a:b] = True if block.whole else block.usable()
         self.faults |= {a + row: fault for row, fault in block.faults.items()}
 
     def mark_bad(self, row: int, reason: str) -> None:

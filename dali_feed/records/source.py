@@ -224,6 +224,11 @@ class Block:
         """Rows whose positions hold no record, ascending."""
         return [] if self.absent is None else np.flatnonzero(self.absent).tolist()
 
+    @property
+    def whole(self) -> bool:
+        """Whether each row has a record that has no fault."""
+        return not self.faults and self.absent is None
+
     def usable(self) -> NDArray[np.bool_]:
         """Rows with a record that has no fault, bool (n,)."""
         rows = np.ones(len(self.ids), bool) if self.absent is None else ~self.absent
