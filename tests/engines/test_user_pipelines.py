@@ -239,13 +239,13 @@ def test_operators_in_conditions_resume_as_well() -> None:
 
 
 def test_dalis_automatic_augmentation_is_all_ours() -> None:
-    """RandAugment, dozens of conditions deep, draws from our states alone."""
+    """RandAugment, of some of its operations and many conditions deep, draws from our states alone."""
     from nvidia.dali.auto_aug import rand_augment
 
     @pipeline_def(**CPU, enable_conditionals=True)  # type: ignore[untyped-decorator, unused-ignore]
     def augment() -> Any:
         images = fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
-        return rand_augment.rand_augment(images, n=1, m=9)
+        return rand_augment.apply_rand_augment(rand_augment.get_rand_augment_suite()[:5], images, n=2, m=9)
 
     with warnings.catch_warnings(record=True):  # of DALI, about operators that its own auto_aug uses
         program = read_pipeline(augment, ())
