@@ -22,7 +22,7 @@ from dali_feed.testing.scripted import ScriptedSource
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
-COUNT, SIZE, CYCLES = 96, 8, 2_000_000_000  # about a second of an H100 or H200
+COUNT, SIZE, CYCLES = 64, 8, 2_000_000_000  # about a second of an H100 or H200
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 USUAL = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
 STILL = v2.Compose([v2.Resize((48, 48)), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
