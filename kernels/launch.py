@@ -131,10 +131,11 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
 def compiles() -> bool:
     """Whether kernels can be compiled here: CuPy and NVRTC load. Where they do not, the log says why, once."""
     try:
+        load_cupy()  # first: whatever of CuPy is imported makes its folder
         from cupy_backends.cuda.libs import nvrtc
 
         nvrtc.getVersion()
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, OSError, RuntimeError) as error:
         log.warning("kernels: cannot be compiled (%s); torch's operations, which are slower, do their work", error)
         return False
     return True

@@ -200,7 +200,7 @@ def _deep(**options: Any) -> Any:
 
 
 def _by_size(payload: Any, *, decode: Callable[..., Any], **options: Any) -> Any:
-    """An image from the JPEG engine, or from the GPU's cores, as a hash of its bytes says: wherever else it stands."""
+    """An image from the JPEG engine, or from the GPU's cores, as its size in bytes says: whatever stands beside it."""
     from nvidia.dali import fn
 
     options.pop("hw_decoder_load", None)
@@ -226,25 +226,27 @@ def settings(job: BenchJob) -> list[Contestant]:
     high, wide = screen([memoryview(each) for each in payloads_of(job.data)]).sizes.max(axis=0).tolist()
     hints = partial(decode, preallocate_height_hint=high, preallocate_width_hint=wide)
     by_size, pinned = partial(_by_size, decode=decode), partial(vars(images)["TensorCPU"], is_pinned=True)
-    trials: list[tuple[str, str | None, Contestant]] = [("engine", None, ceiling(job))]
+    half, whole = replace(job, threads=max(1, job.threads // 2)), replace(job, hardware=1.0)
+    no_engine, jpeg_engine, swap = without or _no_jpeg_engine(job), "JPEG engine 1.0", partial(partial, patch.object)
+    affine = partial(patch.dict, images.PIPELINE_OPTIONS, set_affinity=True)
+    chosen = list[Contestant]()
+
+    def trial(name: str, contestant: Contestant, unable: str | None = None, beside: str = "engine") -> None:
+        chosen.append(replace(contestant, name=name, role="ours", beside=beside, unable=unable))
+
+    trial("engine", ceiling(job))
     for threads in THREADS:
         unable = None if threads <= cores else f"needs {threads} CPUs; this process has {cores}"
-        trials.append((f"{threads} threads", unable, ceiling(replace(job, threads=threads))))
-    half, swap = replace(job, threads=max(1, job.threads // 2)), partial(partial, patch.object)
-    affine = partial(patch.dict, images.PIPELINE_OPTIONS, set_affinity=True)
-    trials += [
-        ("affinity", None, ceiling(job, within=affine)),
-        ("queue of 3", None, ceiling(job, within=swap(images, "Pipeline", _deep))),
-        ("memory taken beforehand", without, ceiling(job, within=swap(decoders, "image", hints))),
-        (
-            "both decoders, by a hash",
-            without or _no_jpeg_engine(job),
-            ceiling(job, within=swap(decoders, "image", by_size)),
-        ),
-        ("page-locked payloads", without, ceiling(job, pinned=True, within=swap(images, "TensorCPU", pinned))),
-        ("two engines of half the threads", None, ceiling(half, engines=2)),
-    ]
-    chosen = [replace(each, name=name, role="ours", beside="engine", unable=why) for name, why, each in trials]
+        trial(f"{threads} threads", ceiling(replace(job, threads=threads)), unable)
+    trial("affinity", ceiling(job, within=affine))
+    trial("3 batches in flight", ceiling(job, prefetch=3))
+    trial("queue of 3", ceiling(job, prefetch=3, within=swap(images, "Pipeline", _deep)), beside="3 batches in flight")
+    trial(jpeg_engine, ceiling(whole), no_engine)
+    trial("its memory taken beforehand", ceiling(whole, within=swap(decoders, "image", hints)), no_engine, jpeg_engine)
+    # Each decoder has threads of its own.
+    trial("both decoders, by size", ceiling(half, within=swap(decoders, "image", by_size)), no_engine)
+    trial("page-locked payloads", ceiling(job, pinned=True, within=swap(images, "TensorCPU", pinned)), without)
+    trial("two engines of half the threads", ceiling(half, engines=2))
     for prefetch in (2, 4, 8):
         (tar,) = our_contestants(job, "tar", prefetch=prefetch)
         chosen.append(replace(tar, name=f"loader, prefetch {prefetch}", beside="loader, prefetch 2"))
@@ -259,8 +261,9 @@ def _settings(name: str, job: BenchJob, until: float) -> Race:
     race(result, settings(job), rounds=sizes.rounds, seconds=sizes.seconds, until=until)
     for row in result.rows:
         ratio = result.ratio(row, row.beside)
-        if ratio is not None and ratio.least > 1.02:
-            result.findings.append(f"{row.who} is {ratio.median:.2f} times {row.beside}, in every round")
+        if ratio is not None and ratio.least > 1.02 and len(row.rates) > 1:
+            every = f"in each of {len(row.rates)} rounds"
+            result.findings.append(f"{row.who} is {ratio.median:.2f} times {row.beside}, {every}")
     return result
 
 
@@ -371,14 +374,15 @@ def so(lines: Sequence[Race], device: str) -> list[str]:
     ceiling = "" if of is None else f", {of.median:.2f} of its ceiling"
     rate = f"{median(row.rates):,.0f} images/s at batch {line.about['batch']}"
     says.append(f"{decode} is the fastest: {rate}{ceiling}.")
-    return [*says, _gain(line.ratio(row, "torch"))]
+    return [*says, _gain(line.ratio(row, "torch"), len(row.rates))]
 
 
-def _gain(ratio: Ratio | None) -> str:
+def _gain(ratio: Ratio | None, rounds: int) -> str:
     if ratio is None:
         return "torch's DataLoader was not measured beside it."
     if ratio.least > 1:
-        return f"{ratio.median:.1f} times torch's DataLoader, {ratio.least:.1f} or more in every round."
+        every = f"{ratio.least:.1f} or more in each of {rounds} rounds" if rounds > 1 else "in a single round"
+        return f"{ratio.median:.1f} times torch's DataLoader, {every}."
     return f"No gain here: {ratio.median:.2f} times torch's DataLoader, {ratio.least:.2f} to {ratio.most:.2f}."
 
 

@@ -245,7 +245,9 @@ class _InTurn(Steps):
         return next(next(self._each))
 
 
-def ceiling(job: BenchJob, *, engines: int = 1, pinned: bool = False, within: Within = nullcontext) -> Contestant:
+def ceiling(
+    job: BenchJob, *, engines: int = 1, prefetch: int | None = None, pinned: bool = False, within: Within = nullcontext
+) -> Contestant:
     """The engine fed from memory, with prepared batches in turn; `pinned`: from page-locked memory.
 
     It is made and run `within` a context, which each turn enters anew.
@@ -255,6 +257,7 @@ def ceiling(job: BenchJob, *, engines: int = 1, pinned: bool = False, within: Wi
     def opens(_: str) -> Iterator[Steps]:
         views = [memoryview(payload) for payload in payloads_of(job.data)]
         name, index, tuning = engine_of(job.engine, job.device), cuda_index(job.device), Tuning(threads=job.threads)
+        tuning = tuning if prefetch is None else replace(tuning, prefetch=prefetch)
         recipe = replace(lower(transform(job.crop)), hardware=job.hardware)
         program = Program((Output(name, compile_for(name, recipe, index)),))
         rng = np.random.default_rng(0)

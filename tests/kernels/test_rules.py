@@ -307,7 +307,7 @@ def test_a_failed_compilation_says_what_and_where(monkeypatch: pytest.MonkeyPatc
 
 def test_a_folder_of_kernels_that_cannot_be_written_to_is_not_needed() -> None:
     """CuPy makes it where it is imported, which would raise; kernels stay in memory then."""
-    code = "from dali_feed.kernels.launch import load_cupy; from os import environ; load_cupy()"
+    code = "from dali_feed.kernels.launch import compiles; from os import environ; compiles()"
     env = {**os.environ, "CUPY_CACHE_DIR": "/dev/null/kernels", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", "-c", f"{code}; print(environ['CUPY_CACHE_IN_MEMORY'])"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
