@@ -159,7 +159,7 @@ class Cache:
     @property
     def disk_bytes(self) -> int:
         """`disk_limit` in bytes; 0 without a disk."""
-        return bytes_of("Cache(disk_limit=...)", self.disk_limit or 0)
+        return bytes_of("Cache(disk_limit=...)", 0 if self.disk_limit is None else self.disk_limit)
 
 
 @dataclass(frozen=True, slots=True)

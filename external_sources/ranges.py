@@ -404,7 +404,7 @@ def runs_of(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> t
 
 # Rows of files, read to where they belong: neighbours by one read, thousands of rows by one call of C.
 #
-# The law: a row's bytes are those of its file, or its count says that they are not all there; which rows the page cache
+# The law: a row's bytes are those of its file, or it is among the late ones; which rows the page cache
 # had changes when they come, never what they are. What it has not is left to the store, which knows its disks.
 
 

@@ -410,7 +410,8 @@ class DataLoader(FeedLoop):
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
-        self.snapshot_every_n_steps = whole("snapshot_every_n_steps", snapshot_every_n_steps or 0, 0)
+        steps = 0 if snapshot_every_n_steps is None else snapshot_every_n_steps
+        self.snapshot_every_n_steps = whole("snapshot_every_n_steps", steps, 0)
         how = {name: getattr(self, name) for name in (*_TORCHS, "pin_memory_device")}
         what = {"batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
         check_by_torch(dataset, {**what, "drop_last": drop_last, **how})

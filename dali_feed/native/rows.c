@@ -82,7 +82,7 @@ int64_t dali_feed_rows_fill(const int32_t *fds, int64_t files, const int64_t *fi
     for (int64_t k = 0; k < rows; k++) {
         int64_t row = order ? order[k] : k;
         if (row < 0 || row >= count || (file[row] | at[row] | size[row] | to[row]) < 0 || file[row] >= files ||
-            to[row] > room - size[row])
+            at[row] > INT64_MAX - size[row] || to[row] > room - size[row])
             return k;
     }
     done[0] = done[1] = done[2] = 0;

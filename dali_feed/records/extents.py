@@ -101,11 +101,14 @@ class Extents:
         """Positions in each run, int64 (n,)."""
         return self.stop - self.start
 
-    def check_inside(self, counts: Int64s, told: str) -> None:
-        """Raise ConfigError, with `told` before it, where a run leaves partitions of `counts` positions from 0 on."""
-        last, left = len(counts) - 1 - self.partition, counts.take(self.partition, mode="clip") - self.stop
-        if np.minimum.reduce(self.partition | self.start | last | left, initial=0) < 0:  # no sign among them
-            msg = f"{told}: extents must lie inside the snapshot; found one that does not"
+    def check_inside(self, counts: Int64s, title: str) -> None:
+        """Raise ConfigError, with `title` before it, where a run leaves partitions of `counts` positions from 0 on."""
+        outside = len(self) > 0
+        if outside and len(counts):
+            last, left = len(counts) - 1 - self.partition, counts.take(self.partition, mode="clip") - self.stop
+            outside = bool(np.minimum.reduce(self.partition | self.start | last | left) < 0)  # a sign among them
+        if outside:
+            msg = f"{title}: extents must lie inside the snapshot; found one that does not"
             raise ConfigError(msg)
 
     def ids(self) -> Int64s:

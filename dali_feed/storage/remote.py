@@ -17,6 +17,7 @@ import logging
 import os
 import random
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -441,6 +442,25 @@ async def _requests(calls: Sequence[_Call], answers: SimpleQueue[_Answer]) -> No
             group.create_task(one(k, call))
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """Looks names up in daemon threads, one for each: asyncio's are few, and a process that ends waits for them."""
+
+    async def getaddrinfo(self, *where: Any, **how: Any) -> Any:
+        """As `socket.getaddrinfo`."""
+        answer: asyncio.Future[Any] = self.create_future()
+
+        def look_up() -> None:
+            try:
+                tell = partial(answer.set_result, socket.getaddrinfo(*where, **how))
+            except Exception as error:  # noqa: BLE001  whatever it is, who waits must hear of it
+                tell = partial(answer.set_exception, error)
+            with suppress(RuntimeError):  # the loop is closed: the process ends
+                self.call_soon_threadsafe(lambda: answer.done() or tell())
+
+        threading.Thread(target=look_up, name="dali-feed-names", daemon=True).start()
+        return await answer
+
+
 def _running() -> asyncio.AbstractEventLoop:
     """The loop of this process, which runs in a daemon thread: a server that hangs must not keep a process from ending.
 
@@ -454,7 +474,7 @@ def _running() -> asyncio.AbstractEventLoop:
         if _loop is None:
             with needed():
                 import obstore  # noqa: F401  here, so that its absence is an error of the caller's
-            loop = asyncio.new_event_loop()
+            loop = _Loop()
             _thread = threading.Thread(target=loop.run_forever, name="dali-feed-remote", daemon=True)
             _thread.start()
             _loop = loop

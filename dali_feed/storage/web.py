@@ -61,7 +61,7 @@ class WebStore:
         self._root, self._tries, self._first, self._longest, self._within = root, tries, first, longest, within
         own = {name: _text(value) for name, value in client.get("default_headers", {}).items()}
         self._headers = {"User-Agent": client.get("user_agent", "dali_feed"), "Accept-Encoding": "identity", **own}
-        self._limit, self._proxy = seconds(client["timeout"]), client.get("proxy_url")
+        self._limit, self._proxy = seconds(client["timeout"]), _addressed(client.get("proxy_url"))
         self._trust = client.get("root_certificate"), bool(client.get("allow_invalid_certificates"))
         if root.startswith("https:") or self._trust[0]:
             _tls(*self._trust)  # here, where an error is one of the options
@@ -156,7 +156,7 @@ async def _read(answer: ClientResponse, span: tuple[int, int] | None) -> _Answer
 
 def _redirected(url: str, location: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
     """Where a server sends us; to another scheme, host or port without anything that says who asks."""
-    to = urljoin(url, quote(location, safe="%/:=&?~#+!$,;'@()*[]"))
+    to = urljoin(url, quote(location, safe="%/:=&?~#+!$,;'@()*[]", errors="surrogateescape"))  # bytes, not letters
     came, goes = urlsplit(url).scheme, urlsplit(to).scheme
     if goes not in (came, "https"):
         raise _ForGoodError(f"a redirect from {came} to {goes} is not followed")
@@ -169,7 +169,12 @@ def _redirected(url: str, location: str, headers: dict[str, str]) -> tuple[str, 
 def _proxy_of(url: str) -> str | None:
     """The proxy that the environment names."""
     to = urlsplit(url)
-    return None if proxy_bypass(to.netloc) else getproxies().get(to.scheme)
+    return None if proxy_bypass(to.netloc) else _addressed(getproxies().get(to.scheme))
+
+
+def _addressed(proxy: str | None) -> str | None:
+    """A proxy's address, which may be named without http://."""
+    return proxy if not proxy or "://" in proxy else f"http://{proxy}"
 
 
 @lru_cache(maxsize=16)  # it costs tens of milliseconds, and each signed address is a store
@@ -198,13 +203,13 @@ def seconds(value: object) -> float:
 
 
 def _said(error: Exception) -> str:
-    """An error in a line. Some of aiohttp's have the address in their text, signature and all."""
+    """An error in a line. Some of aiohttp's have the address in their text, or a line of the answer, with secrets."""
     from aiohttp import ClientResponseError, InvalidURL
 
     if type(error) in (OSError, _ForGoodError):
         return str(error)
     if isinstance(error, ClientResponseError):
-        return f"{type(error).__name__}: {error.status} {error.message}"
+        return f"{type(error).__name__}: {error.status}"
     return type(error).__name__ if isinstance(error, InvalidURL) else f"{type(error).__name__}: {error}"
 
 
@@ -235,4 +240,4 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+    return value.decode() if isinstance(value, bytes) else value  # as it is sent
