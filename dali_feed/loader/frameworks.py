@@ -127,8 +127,9 @@ class NoBatchSampler:
     def set_epoch(self, epoch: int) -> None:
         """Of the loader's next pass, as Lightning sets it by `batch_sampler.sampler`.
 
-        A state that was loaded decides over a framework's count, which may be ahead by one where a run stopped within
-        an epoch: of such a loader this only passes over the empty rest of an epoch that had ended.
+        A state that was loaded decides over a framework's first count, which may be ahead by one where a run stopped
+        within an epoch: that only passes over the empty rest of an epoch that had ended. A higher count after it says
+        that this epoch is over, however much of it was given: of one that the framework cuts short all that it wants.
         """
         loader = self._loader()
         if loader is not None:

@@ -442,6 +442,7 @@ class DataLoader(FeedLoop):
         self._feed, own = feed_for(self, rank, world_size)
         self._pass: weakref.ref[_Tensors] | None = None  # that began last
         self._restored = False  # whether a state has been loaded
+        self._count: int | None = None  # of epochs, by a framework since then
         self._mixes: Mixes | None = None
         self._items: Callable[[Any], Any] = functools.partial(moved, device=self.device)
         taken_apart = isinstance(self._feed, Feed) and not isinstance(dataset, Records)
@@ -559,16 +560,19 @@ class DataLoader(FeedLoop):
         """
         any_state: Any = state  # each feed checks it
         self._feed.load_state_dict(any_state)
-        self._restored = True
+        self._restored, self._count = True, None
         if self._mixes is not None:
             self._mixes.check(self._feed.shares)
 
     def _epoch_of_framework(self, epoch: int) -> None:
         """See `NoBatchSampler.set_epoch`."""
+        before, self._count = self._count, epoch
         if not self._restored:
             self.set_epoch(epoch)
-        elif self._feed.at_end:
-            self._feed.set_epoch(self._feed.epoch + 1)
+        elif not isinstance(self.dataset, Stream | IterableDataset):
+            over = before is not None and epoch > before and self._feed.consumed > 0
+            if over or self._feed.at_end:
+                self._feed.set_epoch(self._feed.epoch + 1)
 
 
 class _Tensors(Iterator[Any]):
