@@ -102,6 +102,26 @@ def test_a_checkpoint_at_the_end_of_an_epoch_loses_none(when: dict[str, int], tm
     assert [ids for _, ids in rest.seen] == [ids for _, ids in whole.seen[18:]]
 
 
+@pytest.mark.parametrize("limit", [1, 4, 9])
+def test_a_checkpoint_in_validation_at_the_end_of_a_cut_epoch_begins_the_next(limit: int, tmp_path: Path) -> None:
+    """Not the rest that `limit_train_batches` leaves out; and each later epoch is another, if only of one batch."""
+    from kit.lightning_net import Net, lightning, trainer
+
+    class Save(lightning.Callback):  # type: ignore[misc]
+        def on_validation_end(self, whole: Any, _: Net) -> None:
+            if whole.current_epoch == 1:
+                whole.save_checkpoint(tmp_path / "at.ckpt")
+
+    def run(net: Net, callbacks: Any, path: Path | None) -> list[Any]:
+        options = {"max_epochs": 5, "limit_train_batches": limit, "enable_checkpointing": False}
+        with ours(Numbers(), shuffle=True) as mine, ours(Numbers(6)) as checks:
+            trainer(tmp_path, callbacks=callbacks, **options).fit(net, mine, checks, ckpt_path=path, weights_only=False)
+        return [ids for _, ids in net.seen]
+
+    whole = run(Net(), [Save()], None)
+    assert run(Net(), [], tmp_path / "at.ckpt") == whole[2 * limit :]
+
+
 def test_an_iterable_dataset_trains_and_is_saved(tmp_path: Path) -> None:
     """Each epoch has all its samples, and a checkpoint keeps the dataset's own state."""
     from kit.lightning_net import Net, Save, trainer
