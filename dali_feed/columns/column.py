@@ -251,7 +251,7 @@ class JsonValue(_Listed):
 class Bytes(Column):
     """Bytes that only the user understands. Gives a list of n: memoryviews, or what `decode` makes of the bytes.
 
-    The views cannot be written to. One that is kept keeps its batch's bytes, or those of up to 8 MiB that were read
+    The views cannot be written to. One that is kept keeps its batch's bytes, or those of up to 16 MiB that were read
     together with it; `bytes(view)` is a copy of its own. For small records give `decode=bytes`: a view of 100 bytes
     takes several times the time of a copy, most of it in Python's garbage collector.
 

@@ -25,7 +25,8 @@ from dali_feed.records.extents import Extents
 
 Int64s = NDArray[np.int64]
 
-NEAR_BYTES = 16 << 20  # between the files and the loop: what a processor's cache holds beside the rest
+CHUNK_SLABS = 2  # that a chunk is as large as: what a chunk costs besides its bytes is Python
+NEAR_BYTES = 32 << 20  # between the files and the loop
 SLOW_SECONDS = 0.05  # a longer wait for a chunk is for a disk: from there on twice as much is read ahead,
 FARTHEST = 16  # up to so many times as much
 
@@ -183,7 +184,7 @@ class DirectLanes:
         """
         for lane in self._ordinary:
             yield from lane.reads_ahead(narrow=True)
-        near = sum(read.task.memory for read in self._reads) + self._source.sizes.slab_bytes  # and one more
+        near = sum(read.task.memory for read in self._reads) + self._chunk_bytes  # and one more
         while True:
             waiting = next((read.task for read in self._reads if not read.task.requested), None)
             if waiting is not None:
@@ -197,8 +198,12 @@ class DirectLanes:
     def _most(self, *, narrow: bool) -> int:
         """Bytes that chunks may take which are asked for."""
         batch = self._batch_bytes(self._counts[self._batch])
-        chunk = max(batch, self._source.sizes.slab_bytes)
+        chunk = max(batch, self._chunk_bytes)
         return (1 if narrow else self._far) * max(NEAR_BYTES, chunk * self._source.pool.count, batch * self._prefetch)
+
+    @property
+    def _chunk_bytes(self) -> int:
+        return CHUNK_SLABS * self._source.sizes.slab_bytes
 
     def _batch_bytes(self, count: int) -> int:
         return count * len(self._lanes) * self._source.sizes.record_bytes
@@ -210,10 +215,10 @@ class DirectLanes:
         return self._reads[0]
 
     def _planned_read(self) -> _Read:
-        """The chunk behind those that are planned: as many batches as a slab holds, of equally many slots each."""
+        """The chunk behind those that are planned: as many batches as slabs hold, of equally many slots each."""
         sizes, counts, batch = self._source.sizes, self._counts, self._batch
         count, most = counts[batch], len(counts) - batch
-        batches = min(most, max(1, sizes.slab_bytes // max(1, self._batch_bytes(count))))
+        batches = min(most, max(1, self._chunk_bytes // max(1, self._batch_bytes(count))))
         while counts[batch + batches - 1] != count:  # the last batch of an epoch
             batches -= 1
         first = self._planned

@@ -153,11 +153,11 @@ class Counted(ShardSet):
 
 def test_readers_do_not_rest_while_a_chunk_is_handed_over(tmp_path: Path) -> None:
     """With its first batch, not with its last, the chunk behind those that are read is asked for."""
-    write_shard(tmp_path / "a.tar", ({"bin": bytes([k % 256]) * 100_000} for k in range(480)))
+    write_shard(tmp_path / "a.tar", ({"bin": bytes([k % 256]) * 100_000} for k in range(800)))
     columns = {"x": Array("bin", "uint8", (100_000,))}
     with Feed(Counted(tmp_path / "a.tar", label=None), 4, columns=columns, tuning=Tuning(prefetch=1)) as feed:
         batches = iter(feed)
-        for _ in range(21):  # the first of the second chunk: 80 records fit in 8 MiB
+        for _ in range(41):  # the first of the second chunk: 160 records fit in 16 MiB
             next(batches)
         assert all(Counted.begun.acquire(timeout=20) for _ in range(4))
 
