@@ -62,7 +62,8 @@ _FEW_THREADS = "num.network.threads=1\nnum.io.threads=2\n"
 
 # A killed broker cannot register again before its old session has ended: 9 seconds by default. Members of a group that
 # are killed are missed after 45, and a change is heard of with the next heartbeat. A controller would write an empty
-# record twice a second: half of what an idle broker computes.
+# record twice a second: half of what an idle broker computes. Retention would take records that say they are old, half
+# a minute after the broker's start and every five from there on.
 _PROPERTIES = """\
 process.roles={roles}
 node.id={node}
@@ -78,6 +79,7 @@ org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{pa
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
 super.users=User:ANONYMOUS
 log.dirs={data}
+log.retention.ms=-1
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
