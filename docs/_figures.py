@@ -148,13 +148,19 @@ def facts(results: Results) -> list[str]:
     times = " and ".join(
         f"{float(rows['host', 'tar', b]['img/s']) / float(rows['host', 'torch', b]['img/s']):.1f}" for b in BATCHES
     )
+    (folder,) = results.newest("peers", {"who": "folder"})
+    torch, webdataset, dali, spdl, litdata = (
+        f"{float(folder[f'of {who}']):.1f}" for who in ("torch", "webdataset", "dali", "spdl", "litdata")
+    )
     process, broker, fuzzed = disturbed(results)
     lost, repeated, different = (number(process, column) for column in ("lost", "repeated", "different"))
     ended = " and ".join(f"{sum(int(row[what]) for row in fuzzed) or 'no'} {what}" for what in ("crashes", "hangs"))
     return bullets(
         f"**Fast.** {times} times the images per second of torch's own loader at its best settings, at batch "
         f"{BATCHES[0]} and {BATCHES[1]} on two cores, with the same pixels, bit for bit: `dali-feed bench loader`, "
-        "[loader.csv](bench/results/loader.csv), [benchmarks.md](docs/benchmarks.md).",
+        f"[loader.csv](bench/results/loader.csv), [benchmarks.md](docs/benchmarks.md). All in one run, on other cores: "
+        f"{torch} times torch's, {webdataset} WebDataset's, {dali} DALI's reader's, {spdl} SPDL's, {litdata} LitData's "
+        "([peers.csv](bench/results/peers.csv)).",
         f"**Exact.** A training process killed {number(process, 'faults')} times by `kill -9` and its broker "
         f"{number(broker, 'faults')} times, at random moments, each time resumed: {lost} records lost, {repeated} "
         f"repeated, {different} batches different, pixels compared: `python bench/chaos.py train broker`, "
