@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from kit.broker import real
 from kit.broker.handle import Kafka, in_transactions
 
 from dali_feed import DataLoader
@@ -174,7 +175,9 @@ def test_rates_are_of_two_looks() -> None:
 
 def test_a_record_waits_since_its_own_time(real_kafka: Kafka) -> None:
     """Behind by the time of the first record that was not read, holes in between or not; nothing of what has none."""
-    topic, servers = real_kafka.create(real_kafka.topic, 4), real_kafka.servers
+    topic, servers = real_kafka.topic, real_kafka.servers
+    assert isinstance(real_kafka.cluster, real.Cluster)
+    real_kafka.cluster.create(topic, 4, {"retention.ms": f"{7 * 24 * HOUR * 1000:.0f}"})
     producer, now = Producer({"bootstrap.servers": servers}), time.time()
     for partition in (0, 1):
         for n in range(10):
