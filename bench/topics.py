@@ -1,14 +1,19 @@
-"""Records of a topic read by us, beside librdkafka in C and confluent_kafka's own consumer.
+"""Records of a topic read by us, beside librdkafka in C and confluent_kafka's own consumer; and a topic written.
 
-    python bench/topics.py [--rounds 5]
+    python bench/topics.py [read produce] [--rounds 5]
 
-By payload (4, 36, 100, 1024 KB; 400 MB a topic), whole passes:
+read: by payload (4, 36, 100, 1024 KB; 400 MB a topic), whole passes:
 
     plain         one consumer of confluent_kafka with librdkafka's defaults; values are counted and dropped
     C straight    read_c.c with our options: one consumer, all partitions at once, each payload copied once
     C order xN    read_c.c: N threads with a consumer each share extents of about 32 MB in the order of shuffle=False
     C random xN   the same in random order
     order xN, random xN   KafkaTopic.reader(): N readers in as many threads share these extents, copied into slabs
+
+produce: by payload (4, 100, 1024 KB; 100 MB), all sent and acknowledged:
+
+    plain producer        confluent_kafka's, with the options of ours, of values in memory
+    run                   Producer(...).run() of a tar shard in the page cache, with a journal
 
 The broker runs on this machine, its CPU time in "server us" a MB, unless KAFKA_BOOTSTRAP names another.
 """
@@ -18,24 +23,36 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
+import confluent_kafka
 import numpy as np
 from _common import HERE, Heat, Options, broker, compiled, main, new_topic, once, timed
 
 from dali_feed.bench.data import Topic
 from dali_feed.bench.kafka import TopicReading, extents_of, plain
 from dali_feed.bench.runner import Contestant
-from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.client import _LAWS, _TUNING
+from dali_feed.external_sources import KafkaTopic, Producer, ShardSet
+from dali_feed.external_sources.kafka.client import _LAWS, _PRODUCING, _TUNING
+from dali_feed.packing.sinks import write_shard
 from dali_feed.records.source import Extents
 from dali_feed.testing import publish
 
 MEGABYTES, PARTITIONS, READERS = 400, 4, (1, 2)
 BIG = {"max.message.bytes": str(8 << 20)}
+SENDING = {  # as ours does
+    "batch.num.messages": 100_000,
+    "batch.size": 1_000_000,
+    "enable.idempotence": True,
+    "linger.ms": 20,
+    "queue.buffering.max.kbytes": 64 << 10,
+}
 
 
 def values(options: Options, kilobytes: int) -> list[bytes]:
@@ -91,5 +108,42 @@ def read(options: Options) -> Iterator[Heat]:
                 yield Heat(f"read, {kilobytes} KB", chosen, "MB", server=getattr(cluster, "pid", None))
 
 
+def sent_plainly(servers: str, name: str, records: Sequence[bytes]) -> float:
+    """MB sent by confluent_kafka, all of which the broker has acknowledged."""
+    producer = confluent_kafka.Producer({**_PRODUCING, **SENDING, "bootstrap.servers": servers})
+    for k, value in enumerate(records):
+        while True:
+            try:
+                producer.produce(name, value, partition=k % PARTITIONS, headers=[("label", b"%d" % (k % 1000))])
+                break
+            except BufferError:
+                producer.poll(0.01)
+    left = producer.flush(60)
+    assert not left, left
+    return sum(map(len, records)) / 1e6
+
+
+def sent_by_us(servers: str, name: str, shard: Path) -> float:
+    """The same by us, with a journal of its own each time."""
+    with Producer(name, servers) as producer:
+        journal = shard.with_name(f"{uuid.uuid4().hex}.journal")
+        return producer.run(ShardSet(shard), journal=journal).tally.size / 1e6
+
+
+def produce(options: Options) -> Iterator[Heat]:
+    """A heat for each payload."""
+    with broker() as cluster, tempfile.TemporaryDirectory() as folder:
+        for kilobytes in (4, 100, 1024):
+            records = values(options, kilobytes)[: max(8, int(100e6 * options.scale) // (kilobytes * 1024))]
+            shard = Path(folder, f"{kilobytes}.tar")
+            write_shard(shard, ((value, k % 1000) for k, value in enumerate(records)))
+            with new_topic(cluster, PARTITIONS, config=BIG) as name:
+                plain_one = once(partial(sent_plainly, cluster.servers, name, records))
+                ours = once(partial(sent_by_us, cluster.servers, name, shard))
+                chosen = [Contestant("plain producer", plain_one, role="top")]
+                chosen.append(Contestant("run", ours, role="ours", beside="plain producer"))
+                yield Heat(f"produce, {kilobytes} KB", chosen, "MB", server=getattr(cluster, "pid", None))
+
+
 if __name__ == "__main__":
-    sys.exit(main(__doc__, "topics", {"read": read}, ["of plain", "server us"]))
+    sys.exit(main(__doc__, "topics", {"read": read, "produce": produce}, ["of plain", "server us"]))

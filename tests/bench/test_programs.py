@@ -20,7 +20,7 @@ PROGRAMS = {  # program and arguments -> who must have a row
     "columns.py arrays features pairs": {"straight", "ours", "windows", "in order", "image alone", "image and mask"},
     "columns.py large rows": {"straight", "preads", "in order, bytes", "ours, bytes", "ours", "in order"},
     "columns.py kafka": {"straight", "plain", "ours", "ours, no label"},
-    "topics.py": {"plain", "order x1", "order x2", "random x1", "random x2"},
+    "topics.py": {"plain", "order x1", "order x2", "random x1", "random x2", "plain producer", "run"},
     "stream.py": {"reader", "loader"},
     "options.py watched cached threads": {"nobody", "endpoint", "no cache", "pixels", "x1"},
     "options.py readers": {"1 readers", "2 readers", "auto readers"},
