@@ -40,19 +40,14 @@ from dali_feed.bench.kafka import TopicReading, extents_of, plain
 from dali_feed.bench.runner import Contestant
 from dali_feed.external_sources import KafkaTopic, Producer, ShardSet
 from dali_feed.external_sources.kafka.client import _LAWS, _PRODUCING, _TUNING
+from dali_feed.external_sources.kafka.sender import tuning
 from dali_feed.packing.sinks import write_shard
 from dali_feed.records.source import Extents
 from dali_feed.testing import publish
 
 MEGABYTES, PARTITIONS, READERS = 400, 4, (1, 2)
 BIG = {"max.message.bytes": str(8 << 20)}
-SENDING = {  # as ours does
-    "batch.num.messages": 100_000,
-    "batch.size": 1_000_000,
-    "enable.idempotence": True,
-    "linger.ms": 20,
-    "queue.buffering.max.kbytes": 64 << 10,
-}
+SENDING = {**_PRODUCING, **tuning("none", 64 << 20, 64 << 20), "enable.idempotence": True}  # as ours sends
 
 
 def values(options: Options, kilobytes: int) -> list[bytes]:
@@ -110,7 +105,7 @@ def read(options: Options) -> Iterator[Heat]:
 
 def sent_plainly(servers: str, name: str, records: Sequence[bytes]) -> float:
     """MB sent by confluent_kafka, all of which the broker has acknowledged."""
-    producer = confluent_kafka.Producer({**_PRODUCING, **SENDING, "bootstrap.servers": servers})
+    producer = confluent_kafka.Producer({**SENDING, "bootstrap.servers": servers})
     for k, value in enumerate(records):
         while True:
             try:

@@ -169,7 +169,8 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
     """The GPUs of a test marked `device`: the twin's, made as the marker says, or, as None, the real ones."""
     if _gpus() and request.node.get_closest_marker("device"):
         for value in vars(request.module).values():  # what a file remembers of one is not the other's
-            getattr(value, "cache_clear", int)()
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
     if getattr(request, "param", None) != "twin":
         yield None
         return

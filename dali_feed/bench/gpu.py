@@ -227,9 +227,12 @@ def settings(job: BenchJob) -> list[Contestant]:
     hints = partial(decode, preallocate_height_hint=high, preallocate_width_hint=wide)
     by_size, pinned = partial(_by_size, decode=decode), partial(vars(images)["TensorCPU"], is_pinned=True)
     half, whole = replace(job, threads=max(1, job.threads // 2)), replace(job, hardware=1.0)
-    no_engine, jpeg_engine, swap = without or _no_jpeg_engine(job), "JPEG engine 1.0", partial(partial, patch.object)
+    no_engine, jpeg_engine = without or _no_jpeg_engine(job), "JPEG engine 1.0"
     affine = partial(patch.dict, images.PIPELINE_OPTIONS, set_affinity=True)
     chosen = list[Contestant]()
+
+    def put(module: Any, name: str, new: Any) -> Callable[[], Any]:
+        return lambda: patch.object(module, name, new)
 
     def trial(name: str, contestant: Contestant, unable: str | None = None, beside: str = "engine") -> None:
         chosen.append(replace(contestant, name=name, role="ours", beside=beside, unable=unable))
@@ -240,12 +243,12 @@ def settings(job: BenchJob) -> list[Contestant]:
         trial(f"{threads} threads", ceiling(replace(job, threads=threads)), unable)
     trial("affinity", ceiling(job, within=affine))
     trial("3 batches in flight", ceiling(job, prefetch=3))
-    trial("queue of 3", ceiling(job, prefetch=3, within=swap(images, "Pipeline", _deep)), beside="3 batches in flight")
+    trial("queue of 3", ceiling(job, prefetch=3, within=put(images, "Pipeline", _deep)), beside="3 batches in flight")
     trial(jpeg_engine, ceiling(whole), no_engine)
-    trial("its memory taken beforehand", ceiling(whole, within=swap(decoders, "image", hints)), no_engine, jpeg_engine)
+    trial("its memory taken beforehand", ceiling(whole, within=put(decoders, "image", hints)), no_engine, jpeg_engine)
     # Each decoder has threads of its own.
-    trial("both decoders, by size", ceiling(half, within=swap(decoders, "image", by_size)), no_engine)
-    trial("page-locked payloads", ceiling(job, pinned=True, within=swap(images, "TensorCPU", pinned)), without)
+    trial("both decoders, by size", ceiling(half, within=put(decoders, "image", by_size)), no_engine)
+    trial("page-locked payloads", ceiling(job, pinned=True, within=put(images, "TensorCPU", pinned)), without)
     trial("two engines of half the threads", ceiling(half, engines=2))
     for prefetch in (2, 4, 8):
         (tar,) = our_contestants(job, "tar", prefetch=prefetch)

@@ -96,6 +96,19 @@ class AbortedError(ProduceError):
         self.refused = refused
 
 
+def tuning(compression: str, queue_bytes: int, most: int) -> dict[str, Any]:
+    """Options of librdkafka, before which the user's go. `most`: bytes of the largest record."""
+    return {
+        "batch.num.messages": 100_000,
+        "batch.size": min(1_000_000, most),  # a broker judges batches, not records
+        "compression.codec": compression,
+        "linger.ms": 20,
+        "message.max.bytes": most,
+        "partitioner": "murmur2_random",  # as Java's producers have it
+        "queue.buffering.max.kbytes": max(1, queue_bytes >> 10),
+    }
+
+
 class Sender:
     """Sends records to one topic. Used by one thread, but for `poll`, which another may call meanwhile.
 
@@ -126,15 +139,7 @@ class Sender:
         self._stuck_since: float | None = None
         self._refused: dict[Any, str] = {}  # by the broker, in the transaction that is open
         most = min(1_000_000_000, max(1000, 64 << 20 if largest is None else largest))
-        self._tuning = {  # the user's go before these
-            "batch.num.messages": 100_000,
-            "batch.size": min(1_000_000, most),  # a broker judges batches, not records
-            "compression.codec": compression,
-            "linger.ms": 20,
-            "message.max.bytes": most,
-            "partitioner": "murmur2_random",  # as Java's producers have it
-            "queue.buffering.max.kbytes": max(1, queue_bytes >> 10),
-        }
+        self._tuning = tuning(compression, queue_bytes, most)
         self._transactional = transactional_id is not None
         seconds = to.timeout if gives_up and not self._transactional else 0
         self._settings: dict[str, Any] = {
