@@ -163,3 +163,14 @@ def example_bytes(features: Mapping[str, Any]) -> bytes:
         kind.value.extend(values)
     found: bytes = example.SerializeToString(deterministic=True)
     return found
+
+
+def plain(value: Any) -> Any:
+    """A value as fastavro takes and gives it: lists for arrays, bytes for views."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value

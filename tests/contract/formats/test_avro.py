@@ -16,7 +16,7 @@ from hypothesis import example as example_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import examples
-from kit.written import EXAMPLE, avro, example
+from kit.written import EXAMPLE, avro, example, plain
 
 from dali_feed.errors import FormatError, SourceUnreachableError
 from dali_feed.formats import Avro, bound
@@ -122,17 +122,6 @@ def made(draw: Callable[..., Any], depth: int = 3, numbers: Any = None) -> Made:
     if isinstance(inner.schema, list) or inner.schema == "null":
         inner = Made("string", LEAVES["string"])
     return Made(["null", inner.schema], st.none() | inner.values)
-
-
-def plain(value: Any) -> Any:
-    """As fastavro takes it: lists for arrays, bytes for views."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, memoryview):
-        return bytes(value)
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 @given(st.data())

@@ -13,7 +13,7 @@ from fastavro.read import SchemaResolutionError
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.properties import examples
-from kit.written import avro
+from kit.written import avro, plain
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats import Avro, bound
@@ -39,17 +39,6 @@ def fixed(size: int, name: str = "F", **more: Any) -> dict[str, Any]:
 def array(items: Any) -> dict[str, Any]:
     """An array of these."""
     return {"type": "array", "items": items}
-
-
-def plain(value: Any) -> Any:
-    """As fastavro gives it: lists for arrays, bytes for views."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, memoryview):
-        return bytes(value)
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    return {key: plain(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def read_as(writer: Any, reader: Any, value: Any) -> Any:
