@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from kit import golden
+from kit.ways import LONG
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +18,9 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[golden.Runner]:
         yield made
 
 
-@pytest.mark.parametrize("name", golden.names())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in golden.names()]
+)
 def test_a_row_gives_what_was_frozen(runner: golden.Runner, name: str) -> None:
     """Ids, ok, values and moved pixels on every machine; other pixels where somebody froze them for such a machine."""
     result = runner.run(name)
