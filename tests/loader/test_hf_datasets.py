@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from kit.images import QUICK, jpeg, png
+from kit.later import Later
 from PIL import Image as Pillow
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Subset, random_split
@@ -22,12 +23,15 @@ from dali_feed.external_sources import Table
 from dali_feed.feed import Feed
 from dali_feed.loader.adapters import Lowered, lower_dataset
 
-datasets = pytest.importorskip("datasets")
+datasets: Any = Later("datasets")
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 
 TRANSFORM = v2.Compose([v2.ToImage(), v2.Resize((12, 10)), v2.ToDtype(torch.float32, scale=True)])
-FEATURES = datasets.Features(
-    {
+
+
+def rows(data: dict[str, list[Any]]) -> Any:
+    """They as a dataset in memory, of these types."""
+    types = {
         "image": datasets.Image(),
         "label": datasets.ClassLabel(names=["cat", "dog", "eel"]),
         "score": datasets.Value("float32"),
@@ -35,7 +39,7 @@ FEATURES = datasets.Features(
         "text": datasets.Value("string"),
         "year": datasets.Value("uint16"),
     }
-)
+    return datasets.Dataset.from_dict(data, features=datasets.Features(types))
 
 
 def pictures(count: int = 15, first: int = 0) -> dict[str, list[Any]]:
@@ -53,7 +57,7 @@ def pictures(count: int = 15, first: int = 0) -> dict[str, list[Any]]:
 
 def made(count: int = 15, first: int = 0) -> Any:
     """A dataset in memory."""
-    return datasets.Dataset.from_dict(pictures(count, first), features=FEATURES)
+    return rows(pictures(count, first))
 
 
 def ours(dataset: Any, **options: Any) -> list[Any]:
@@ -170,14 +174,12 @@ def rotated() -> Any:
         exif[0x0112] = way
         Pillow.open(io.BytesIO(png(way, 20, 30))).save(out, "PNG", exif=exif)
         data["image"][way] = {"bytes": out.getvalue(), "path": None}
-    return datasets.Dataset.from_dict(data, features=FEATURES)
+    return rows(data)
 
 
-class Own(datasets.Dataset):  # type: ignore[misc,name-defined]
-    """Gives its samples in a way of its own."""
-
-    def __getitem__(self, key: Any) -> Any:
-        return 1
+def own() -> Any:
+    """One that gives its samples in a way of its own."""
+    return type("Own", (datasets.Dataset,), {"__getitem__": lambda self, key: 1})(made().data, info=made().info)
 
 
 REASONS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -193,7 +195,7 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
     "grey": (lambda: made().cast_column("image", datasets.Image(mode="L")), "mode 'L'"),
     "boxes": (lambda: made().add_column("boxes", [[1, 2]] * 15), "'boxes' of list<"),
     "nothing": (lambda: made().select([]), "is empty"),
-    "its own": (lambda: Own(made().data, info=made().info), "has a __getitem__ of its own"),
+    "its own": (own, "has a __getitem__ of its own"),
     "iterable": (lambda: made().to_iterable_dataset(), "is iterable-style"),
 }
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from kit.images import jpeg
 from kit.inside import Stall, arguments
+from kit.later import Later
 from kit.numbered import Numbers, accelerator, flat, ours, scripted
 from kit.ranks import spread
 from kit.warm import Warm
@@ -23,7 +24,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.testing import ScriptedSource
 
-accelerate = pytest.importorskip("accelerate")
+Later("accelerate")
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from kit.images import QUICK, jpeg
+from kit.later import Later
 from torch.utils.data import Subset
 from torchvision.transforms import v2
 
@@ -13,7 +14,7 @@ from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Array, Boxes, Bytes, Image, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 
-datasets = pytest.importorskip("datasets")
+datasets: Any = Later("datasets")
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 
 COUNT = 8
