@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, unique
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, cast
 from warnings import warn
 
 import numpy as np
@@ -40,6 +40,7 @@ from dali_feed.engines.dali.user_graph import FieldInput, PipelineProgram
 from dali_feed.engines.finish import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
+from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.feed import FeedLoop
 from dali_feed.feed.passes import Batches
 from dali_feed.loader.arguments import ranks, warn_once
@@ -103,7 +104,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
     Raises ConfigError or TransformError for values that are not allowed and graphs that cannot run.
     """
 
-    _feed: Feed
+    _positions: Epochs
     _stacklevel = 3  # from a warning to the line that makes the iterator
 
     def __init__(  # noqa: PLR0913, PLR0917  DALI's arguments, in DALI's order; ours by name
@@ -166,7 +167,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
         self.batch_size = program.batch_size
         _warn_of_randomness(program, self._stacklevel)
         rank, world_size = ranks(rank, world_size)
-        self._feed = Feed(
+        feed = Feed(
             source,
             program.batch_size,
             shuffle=False if shuffle is None else shuffle,
@@ -182,7 +183,8 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
             bad=bad,
             tuning=tuning or replace(Tuning(), threads=program.threads, prefetch=program.prefetch),
         )
-        self._close_at_exit = weakref.finalize(self, self._feed.collected)
+        self._positions = cast("Epochs", feed._positions)  # as its source is bounded
+        self._close_at_exit = weakref.finalize(self, self._positions.collected)
         self._batches: Batches | None = None
         self._ended = False
         if size not in (-1, self.size):
@@ -194,21 +196,25 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
     @property
     def size(self) -> int:
         """Samples that an epoch gives on this rank; repeated ones count, dropped ones do not."""
-        feed = self._feed
         if self._policy is not LastBatchPolicy.PARTIAL:
-            return len(feed) * self.batch_size
-        return feed.slots - (int(self._repeated(0, feed.lane_length).sum()) if self._repeats else 0)
+            return len(self) * self.batch_size
+        return self._slots - (int(self._repeated(0, self._positions.plan.lane_length).sum()) if self._repeats else 0)
+
+    @property
+    def _slots(self) -> int:
+        """Samples of an epoch on this rank, counting those that drop_last leaves out at its end."""
+        return self._positions.plan.lane_length * len(self._positions.shares.mine)
 
     @property
     def _repeats(self) -> bool:
         """Whether there are samples that PARTIAL leaves out."""
-        plan = self._feed.plan
+        plan = self._positions.plan
         return self._policy is LastBatchPolicy.PARTIAL and isinstance(plan, EpochPlan) and plan.repeats > 0
 
     def _repeated(self, first: int, stop: int) -> NDArray[np.bool_]:
         """Which slots of these, lane by lane, have a sample that another slot of the epoch has: bool (lanes, slots)."""
-        plan: Any = self._feed.plan
-        return np.stack([plan.repeated(lane, first, stop) for lane in self._feed.shares.mine])
+        plan: Any = self._positions.plan
+        return np.stack([plan.repeated(lane, first, stop) for lane in self._positions.shares.mine])
 
     @property
     def _size(self) -> int:
@@ -222,23 +228,23 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
         An epoch of which a single batch was taken was a look at the data, and begins again.
         """
         self._batches, self._ended = None, False
-        self._feed.leave()
+        self._positions.leave()
         return self
 
     def reset(self) -> None:
         """Make the next epoch ready, at any time: the current one ends. A second call changes nothing."""
-        self._feed.skip()
+        self._positions.skip()
         self._batches, self._ended = None, False
 
     def __next__(self) -> list[dict[str, torch.Tensor]]:
         if self._ended:
             raise StopIteration
         if self._batches is None:
-            self._batches = iter(self._feed)
-            if not len(self._feed):
+            self._batches = self._positions.batches()
+            if not len(self):
                 raise ConfigError(
                     f"last_batch_policy: DROP leaves out a batch that is not full; found none that is, as an epoch has"
-                    f" {self._feed.slots} samples on this rank, and a batch {self.batch_size}. Give FILL or PARTIAL"
+                    f" {self._slots} samples on this rank, and a batch {self.batch_size}. Give FILL or PARTIAL"
                 )
         try:
             outputs: dict[str, torch.Tensor] = self._batches.take(make=self._outputs_of)
@@ -259,7 +265,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
 
     def _once(self, outputs: list[torch.Tensor], count: int) -> list[torch.Tensor]:
         """The outputs of the next `count` slots without samples that others have."""
-        at, lanes = self._feed.consumed, len(self._feed.shares.mine)
+        at, lanes = self._positions.at()[1], len(self._positions.shares.mine)
         rows = np.flatnonzero(~self._repeated(at, at + count // lanes).ravel())
         if len(rows) == count:
             return outputs
@@ -278,12 +284,12 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there."""
-        self._feed.set_epoch(epoch)
+        super().set_epoch(epoch)
         self._batches, self._ended = None, False
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass continue where `state` was saved, in O(1). StateError lists every difference."""
-        self._feed.load_state_dict(state)
+        super().load_state_dict(state)
         self._batches, self._ended = None, False
 
 

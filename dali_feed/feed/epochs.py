@@ -109,7 +109,7 @@ class Epochs(Positions):
 
     # Where the next epoch begins.
 
-    def begin(self, owner: Any) -> Batches:
+    def begin(self) -> Batches:
         """The batches of the next epoch, or the rest of the one that a loaded state is in."""
         self.leave()
         with self._newest() as (token, under_way):
@@ -119,20 +119,20 @@ class Epochs(Positions):
                 run = None
             if run is None:
                 self._wait()
-                run = self._begin(self._new_pass(*place, owner), token)
-            return Batches(owner, self, run, token, self.planning.counts(*place))
+                run = self._begin(self._new_pass(*place), token)
+            return Batches(self, run, token, self.planning.counts(*place))
 
     def _stays(self) -> bool:
         stands, self._stands = self._stands, None  # if an interrupt comes from here on the pass is no use any more
         self._all_taken = False
         return stands == self._position.place
 
-    def _new_pass(self, epoch: int, consumed: int, owner: Any) -> Pass:
+    def _new_pass(self, epoch: int, consumed: int) -> Pass:
         """A pass that begins there."""
         planning, machine, gate = self.planning, self._machine, Gate(epoch)
         check_memory(machine.tuning, planning, planning.plan(epoch))
         pool = machine.reading(planning.snapshot)
-        engine = machine.engaged(owner)
+        engine = machine.engaged(self)
         supply = EpochSupply(planning, machine, self._bad, pool, gate, epoch=epoch, consumed=consumed)
         return Pass(machine, engine, supply, gate, len(planning.shares.mine))
 
@@ -238,7 +238,7 @@ class Epochs(Positions):
     @property
     def _info(self) -> dict[str, Any]:
         """What a state names for people alone."""
-        machine, ranks = self._machine, self._ranks
+        machine, ranks = self._machine, self.ranks
         who = {"world_size": ranks.world_size, "batch_size": ranks.batch_size}
         return {"engine": machine.program.engine, **machine.decode.informing, **who}
 
@@ -253,7 +253,7 @@ class Epochs(Positions):
 
     def commit(self) -> None:
         """See `Positions.commit`: where the source can, on rank 0; any failure is one warning in the log."""
-        if self._ranks.rank or not self._source.commits:
+        if self.ranks.rank or not self._source.commits:
             return
         try:
             self._source.commit(_progress(self.planning, self._position))
@@ -261,16 +261,15 @@ class Epochs(Positions):
             what = str(error)  # a record in a log must not keep the frames, and the connection, alive
             log.warning("commit: %s. The training goes on; its checkpoints own the position", what)
 
-    def placed(self, stats: Stats) -> Stats:
-        return self._placing.placed(stats, self._planning, self._position)
+    def stats(self) -> Stats:
+        return self._placing.placed(super().stats(), self._planning, self._position)
 
     def describe(self) -> str:
         return self.planning.describe(self.epoch, self._machine.describe_engine())
 
-    def close(self) -> None:
+    def _end_all(self) -> None:
         self._planning.close()  # first: who begins a pass may wait for what the source holds
-        self.end()
-        super().close()
+        super()._end_all()
 
 
 # How far the loop is in each partition: told to a group, for lag tools, and to whoever asks for stats.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from dali_feed import sync
 from dali_feed.bad_records import Outbox
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
@@ -20,110 +19,37 @@ from dali_feed.feed.batch import Companions
 from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Batches, Positions
-from dali_feed.feed.planning import Planning, check_order
+from dali_feed.feed.planning import Plan, Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.stream import StreamPosition, check_stream
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import MOST_LANES, Shares
-from dali_feed.plan.mixed import MixedPlan
-from dali_feed.plan.order import EpochPlan, Shuffle
+from dali_feed.plan.order import Shuffle
 from dali_feed.records.live import Stream
 from dali_feed.records.source import Snapshot, Source
 
 
-class AnyFeed:
-    """What a loop may ask of a feed, whatever makes its batches: `Feed`, or torch's own loader.
+class FeedLoop:
+    """A position in records, and the passes from there: what `Feed`, `DataLoader` and DALI's iterators have alike.
 
-    source  what is named where there is no epoch
-    ranks   how global batches are divided, until the records, or a state, say how many lanes there are
+    Whatever makes batches stands behind its positions: our engine, or torch's own loader.
     """
 
-    source: Any
-    ranks: Shares
     _positions: Positions
-    _machine: Any
-    _outbox: Outbox
-
-    @property
-    def shares(self) -> Shares:
-        """How global batches are divided."""
-        return self._positions.shares
-
-    @property
-    def batch_size(self) -> int:
-        """Slots per batch on this rank."""
-        return self.ranks.batch_size
-
-    @property
-    def rank(self) -> int:
-        """Which part of each global batch this process takes."""
-        return self.ranks.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many processes share a global batch."""
-        return self.ranks.world_size
-
-    def wait_at_most(self, seconds: float) -> None:
-        """What the source holds is read within so many seconds, or a WaitError says so; 0: in any time."""
-        self._positions.wait_at_most(seconds)
-
-    def check(self) -> None:
-        """Raise ClosedError after close(), ConfigError in another process."""
-        self._positions.check_open()
-
-    # What epochs have, and a stream has not: a TypeError.
-
-    @property
-    def _epochs(self) -> Epochs:
-        if not isinstance(self._positions, Epochs):
-            msg = f"{self.source!r}: a stream does not end, so it has no epochs"
-            raise TypeError(msg)
-        return self._positions
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """What the source holds, captured once."""
-        return self._epochs.planning.snapshot
-
-    @property
-    def plan(self) -> EpochPlan | MixedPlan:
-        """Which sample comes at which place (slot) of the epoch that state_dict() stands in."""
-        return self._epochs.plan
-
-    @property
-    def slots(self) -> int:
-        """Samples of an epoch on this rank, counting those that drop_last leaves out at its end."""
-        return self.lane_length * len(self.shares.mine)
-
-    @property
-    def lane_length(self) -> int:
-        """Samples of a lane in the epoch that state_dict() stands in."""
-        return self.plan.lane_length
-
-    @property
-    def consumed(self) -> int:
-        """Samples of each lane that the loop was given in the epoch that state_dict() stands in."""
-        return self._epochs.at()[1]
-
-    def leave(self) -> None:
-        """End the current pass and go to where the next one begins, as making its iterator does."""
-        self._epochs.leave()
-
-    def skip(self) -> None:
-        """End a pass that gave a batch, and its epoch, even if that pass was only a look at the data."""
-        self._epochs.skip()
 
     def __len__(self) -> int:
-        """Batches in an epoch, the same on every rank."""
+        """Batches in an epoch, the same on every rank and wherever the epoch stands."""
         return self._positions.count()
 
     @property
-    def batches_left(self) -> int:
-        """Batches that the current pass will still give, or, if there is none, the next one."""
-        return self._positions.left()
+    def rank(self) -> int:
+        """Which part of each global batch this process takes; 0 if a sampler divides samples among ranks."""
+        return self._positions.ranks.rank
 
-    # Passes.
+    @property
+    def world_size(self) -> int:
+        """How many processes share a global batch; 1 if a sampler divides samples among ranks."""
+        return self._positions.ranks.world_size
 
     @property
     def epoch(self) -> int:
@@ -131,16 +57,13 @@ class AnyFeed:
         return self._positions.epoch
 
     @property
-    def at_end(self) -> bool:
-        """Whether a state was loaded of an epoch's end: no batch of it is left, and no pass has begun since."""
-        return self._positions.at_end()
+    def batches_left(self) -> int:
+        """Batches that the current pass will still give, or the next one: after load_state_dict() the rest of an epoch.
 
-    def last_step(self) -> tuple[int, int, int] | None:
-        """Samples of all ranks' last batches, repeats at the epoch's end, and samples of a lane in those batches.
-
-        None where repeats are not the end of the order: of a mixture, and where windows are shuffled; and of a stream.
+        `len(loader)` is for a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError for
+        a stream, and for an iterable-style dataset, which does not know.
         """
-        return self._positions.last_step()
+        return self._positions.left()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there.
@@ -149,61 +72,51 @@ class AnyFeed:
         """
         self._positions.set_epoch(epoch)
 
-    def __iter__(self) -> Batches:
-        """The batches of the next epoch, or the rest of the epoch that a loaded state is in.
-
-        A pass that was left early is over: its iterator raises ClosedError from here on. A pass of which no batch was
-        taken does not count, because some frameworks make an iterator and then another one; and a pass of which only
-        the first batch was taken does not count either (`dali_feed.feed.passes`). Their epoch comes again.
-
-        Of a stream: batches from where the loop is. An iterator before this one gives no more, and what it had read is
-        kept.
-        """
-        self.check()
-        self._outbox.retry()
-        return self._positions.begin(self)
-
-    # State.
-
     def state_dict(self) -> dict[str, Any]:
         """The loop's position: plain JSON. Counts what the loop got, nothing prefetched.
 
         The same on every rank; of a stream this rank's. Waits until the dead letters of those batches are on disk or in
         their topic; DeadLetterError if that fails.
         """
-        at = self._positions.at()
+        positions = self._positions
+        at, outbox = positions.at(), positions.outbox
         try:
-            self._outbox.drain()  # behind the position: a batch that another thread takes meanwhile is not in it
+            outbox.drain()  # behind the position: a batch that another thread takes meanwhile is not in it
         except DeadLetterError:
-            self._outbox.heard = True
+            outbox.heard = True
             raise
-        return self._positions.state(at)
+        return positions.state(at)
 
     def load_state_dict(self, state: Any) -> None:
-        """Let the next pass continue where `state` was saved. Reads nothing that came before it.
+        """Let the next pass continue where `state` was saved, in O(1): reads nothing that came before it.
 
-        Of a stream that is this rank's state; or a list of the states of all ranks, at any world size.
+        For a stream each rank has its own state; to continue at another world size, give a list of the states of all
+        ranks.
 
         Raises a StateError that lists every difference if the state was made for something else, and a SourceError if
         the source no longer holds what it held then; in both cases the current pass continues.
         """
-        self.check()
+        self._positions.check_open()
         self._positions.restore(state)
 
     def commit(self) -> None:
-        """Publish how far the loop is; call it after a checkpoint. See `dali_feed.DataLoader.commit`."""
-        self.check()
-        self._positions.commit()
+        """Publish for lag tools how far the epoch is; call it after a checkpoint. A resume reads only the checkpoint.
 
-    # The rest.
+        Per partition: its first position plus the number of records that all ranks have consumed of it in
+        this epoch; its end when the epoch is over. It works on rank 0, with a source that can do it
+        (`KafkaTopic(group=...)`); otherwise it does nothing. A failure is one warning in the log, within seconds, and
+        never an exception.
+        """
+        self._positions.check_open()
+        self._positions.commit()
 
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs; or what a stream's batches are made of."""
         return self._positions.describe()
 
     def stats(self) -> Stats:
-        """Counts and waits since the start; empty batches of a stream do not count."""
-        return self._positions.placed(self._machine.stats())
+        """Counts and waits since the start; says which stage is the slow one. A stream's empty batches do not count."""
+        return self._positions.stats()
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.
@@ -212,23 +125,7 @@ class AnyFeed:
         the interpreter waits for it before it exits, 15 s at most. Waits until dead letters are written;
         DeadLetterError if they cannot be written and no error has said so yet.
         """
-        positions = self._positions
-        if positions.released or not positions.here:
-            return
-        positions.closed = True
-        positions.close()
-        self._outbox.close()
-        positions.released = True  # at the end: what Ctrl-C has cut short is done by the next call
-
-    def collected(self) -> None:
-        """Close it, for the finalizer of whoever has it, which the collector may run in any thread.
-
-        In one of ours, which may be waited for, or have a lock that closing needs, another thread does it.
-        """
-        if sync.current_thread().name.startswith("dali_feed-"):
-            sync.Thread(target=self.close, name="dali_feed-close", daemon=True).start()
-        else:
-            self.close()
+        self._positions.close()
 
     def __enter__(self) -> Self:
         return self
@@ -237,7 +134,7 @@ class AnyFeed:
         self.close()
 
 
-class Feed(AnyFeed):
+class Feed(FeedLoop):
     """Epochs of batches from a bounded source, or batches of a stream for ever.
 
     Args:
@@ -288,32 +185,68 @@ class Feed(AnyFeed):
         if isinstance(source, Stream):
             check_stream(tuning, shuffle=shuffle, sampler=sampler)
         self.columns = Columns(source, columns, transform, decode)
-        self.source = source
+        self.source: Any = source
         if isinstance(source, Stream):
-            self.ranks = Shares(batch_size, rank, world_size, lanes=world_size)
+            self.ranks = ranks = Shares(batch_size, rank, world_size, lanes=world_size)
         else:
             most = world_size if self.columns.joined else MOST_LANES
-            self.ranks = Shares.of(batch_size, rank, world_size, lanes, most)
-        self.seed, self.drop_last, self.device = check_seed(seed), bool(drop_last), device
-        self.decode, self.bad, self.tuning = decode, bad, tuning
+            self.ranks = ranks = Shares.of(batch_size, rank, world_size, lanes, most)
+        self.seed, self.device, self.tuning = check_seed(seed), device, tuning
         self.program = compile_images(self.columns, decode, device)
-        self._outbox = Outbox(source, bad.dead_letter)
-        self._machine: Machine = Machine(
-            source, self.columns, self.program, self.batch_size, device, decode, tuning, self._outbox
-        )
-        self._slabs = self._machine.slabs
+        outbox = Outbox(source, bad.dead_letter)
+        machine = Machine(source, self.columns, self.program, ranks.batch_size, device, decode, tuning, outbox)
+        self._machine, self._slabs = machine, machine.slabs
         if isinstance(source, Stream):
-            self._positions = StreamPosition(source, self._machine, self.ranks, bad, self.seed)
+            self._positions = StreamPosition(source, machine, ranks, bad, self.seed)
             return
         planning = Planning(
-            source.snapshot,
-            self.ranks,
-            shuffle=shuffle,
-            sampler=sampler,
-            seed=self.seed,
-            drop_last=self.drop_last,
+            source.snapshot, ranks, shuffle=shuffle, sampler=sampler, seed=self.seed, drop_last=bool(drop_last)
         )
-        self._positions = Epochs(source, planning, self._machine, self.ranks, bad)
+        self._positions = Epochs(source, planning, machine, ranks, bad)
+
+    def __iter__(self) -> Batches:
+        """The batches of the next epoch, or the rest of the epoch that a loaded state is in.
+
+        A pass that was left early is over: its iterator raises ClosedError from here on. A pass of which no batch was
+        taken does not count, because some frameworks make an iterator and then another one; and a pass of which only
+        the first batch was taken does not count either (`dali_feed.feed.passes`). Their epoch comes again.
+
+        Of a stream: batches from where the loop is. An iterator before this one gives no more, and what it had read is
+        kept.
+        """
+        return self._positions.batches()
+
+    @property
+    def shares(self) -> Shares:
+        """How global batches are divided."""
+        return self._positions.shares
+
+    @property
+    def batch_size(self) -> int:
+        """Slots per batch on this rank."""
+        return self.ranks.batch_size
+
+    @property
+    def _epochs(self) -> Epochs:
+        """Of a bounded source; TypeError for a stream."""
+        if not isinstance(self._positions, Epochs):
+            msg = f"{self.source!r}: a stream does not end, so it has no epochs"
+            raise TypeError(msg)
+        return self._positions
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the source holds, captured once."""
+        return self._epochs.planning.snapshot
+
+    @property
+    def plan(self) -> Plan:
+        """Which sample comes at which place (slot) of the epoch that state_dict() stands in."""
+        return self._epochs.plan
+
+    def leave(self) -> None:
+        """End the current pass and go to where the next one begins, as making its iterator does."""
+        self._epochs.leave()
 
     def accompany(self, companions: Companions) -> None:
         """What a loader wants with each batch; the feed thread asks for it."""
@@ -322,62 +255,3 @@ class Feed(AnyFeed):
     def where(self, sample: int) -> str:
         """The coordinates of the record of that id, as people write them."""
         return self._machine.where(sample)
-
-
-# What a loop asks of the loader that it runs over, whatever that gives: torch's tensors, or DALI's dicts.
-
-
-class FeedLoop:
-    """A feed's position, numbers and end, for `DataLoader` and DALI's iterators."""
-
-    _feed: AnyFeed
-
-    def __len__(self) -> int:
-        """Batches in an epoch, the same on every rank and wherever the epoch stands."""
-        return len(self._feed)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that state_dict() stands in."""
-        return self._feed.epoch
-
-    @property
-    def batches_left(self) -> int:
-        """Batches that the current pass will still give, or the next one: after load_state_dict() the rest of an epoch.
-
-        `len(loader)` is for a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError for
-        an iterable-style dataset, which does not know.
-        """
-        return self._feed.batches_left
-
-    def state_dict(self) -> dict[str, Any]:
-        """The loop's position: plain JSON, the same on every rank. Counts what the loop got, nothing prefetched."""
-        return self._feed.state_dict()
-
-    def commit(self) -> None:
-        """Publish for lag tools how far the epoch is; call it after a checkpoint. A resume reads only the checkpoint.
-
-        Per partition: its first position plus the number of records that all ranks have consumed of it in
-        this epoch; its end when the epoch is over. It works on rank 0, with a source that can do it
-        (`KafkaTopic(group=...)`); otherwise it does nothing. A failure is one warning in the log, within seconds, and
-        never an exception.
-        """
-        self._feed.commit()
-
-    def describe(self) -> str:
-        """What an epoch is made of, how well it mixes, and what that costs in memory and reads."""
-        return self._feed.describe()
-
-    def stats(self) -> Stats:
-        """Counts and waits since the start; says which stage is the slow one."""
-        return self._feed.stats()
-
-    def close(self) -> None:
-        """Stop all threads and release engine and connections. Safe to call twice and in any state."""
-        self._feed.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

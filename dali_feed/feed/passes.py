@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dali_feed import sync
+from dali_feed.bad_records import Outbox
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.machine import Machine
@@ -137,15 +138,15 @@ class Position:
 class Positions(ABC):
     """Where the loop is in a source's records, and the pass that gives what comes next: of epochs, or of a stream.
 
-    run       the pass under way
-    closed    whether its feed is not to be used any more; that sets it
-    released  whether all that it has is ended
+    run     the pass under way
+    ranks   how global batches are divided, until the records, or a state, say how many lanes there are
+    closed  whether it is not to be used any more
     """
 
     def __init__(self, machine: Machine, ranks: Shares, bad: BadRecords) -> None:
         self.run: Pass | None = None
-        self.closed = self.released = False
-        self._machine, self._ranks, self._bad = machine, ranks, bad
+        self.closed = self._released = False
+        self._machine, self.ranks, self._bad = machine, ranks, bad
         self._getpid = os.getpid  # kept here: a child of a fork drops its passes when modules have been taken apart
         self._pid = self._getpid()
         self._token: object = None  # the newest iterator's
@@ -155,7 +156,12 @@ class Positions(ABC):
         self._lock = sync.RLock()
         self._leaving: Pass | None = None  # a pass that is over, while its thread is still inside a decoder
 
-    # What a feed asks.
+    # What a loop asks; `FeedLoop` says what for.
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where dead letters are on their way."""
+        return self._machine.outbox
 
     @property
     def here(self) -> bool:
@@ -179,7 +185,7 @@ class Positions(ABC):
     @property
     def shares(self) -> Shares:
         """How global batches are divided."""
-        return self._ranks
+        return self.ranks
 
     @property
     @abstractmethod
@@ -199,16 +205,25 @@ class Positions(ABC):
         return False
 
     def last_step(self) -> tuple[int, int, int] | None:
-        """See `Feed.last_step`."""
+        """Samples of all ranks' last batches, repeats at the epoch's end, and samples of a lane in those batches.
+
+        None where repeats are not the end of the order: of a mixture, and where windows are shuffled; and of a stream.
+        """
         return None
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
         """The next pass is that of `epoch`; nothing for a stream."""
 
+    def batches(self) -> Batches:
+        """An iterator from where the loop is; the one before gives no more."""
+        self.check_open()
+        self.outbox.retry()
+        return self.begin()
+
     @abstractmethod
-    def begin(self, owner: Any) -> Batches:
-        """An iterator from where the loop is; the one before gives no more. `owner` is closed at the process's end."""
+    def begin(self) -> Batches:
+        """The same, of positions that are open."""
 
     @abstractmethod
     def at(self) -> Any:
@@ -230,9 +245,9 @@ class Positions(ABC):
     def describe(self) -> str:
         """What batches are made of."""
 
-    @abstractmethod
-    def placed(self, stats: Stats) -> Stats:
-        """The same, with where the loop is in each partition."""
+    def stats(self) -> Stats:
+        """Counts and waits since the start."""
+        return self._machine.stats()
 
     def end(self) -> None:
         """The pass under way is over: batches it might still give would not be counted from here."""
@@ -249,10 +264,28 @@ class Positions(ABC):
                 self.run = None if self.run is run else self.run
 
     def close(self) -> None:
-        """End all passes, and the machine as soon as no thread uses it.
+        """End all passes, and the machine as soon as no thread uses it; wait for dead letters that are on their way.
 
         A thread that a decoder or a user's function keeps is left to itself, with the memory that it works on.
         """
+        if self._released or not self.here:
+            return
+        self.closed = True
+        self._end_all()
+        self.outbox.close()
+        self._released = True  # at the end: what Ctrl-C has cut short is done by the next call
+
+    def collected(self) -> None:
+        """Close, for the finalizer of whoever has them, which the collector may run in any thread.
+
+        In one of ours, which may be waited for, or have a lock that closing needs, another thread does it.
+        """
+        if sync.current_thread().name.startswith("dali_feed-"):
+            sync.Thread(target=self.close, name="dali_feed-close", daemon=True).start()
+        else:
+            self.close()
+
+    def _end_all(self) -> None:
         run = self.run or self._leaving
         self.end()
         leaving = self._leaving
@@ -370,11 +403,8 @@ class Batches:
     counts  samples of each lane, of each batch; None for a stream, which does not end
     """
 
-    def __init__(
-        self, feed: object, positions: Positions, run: Pass, token: object, counts: Sequence[int] | None
-    ) -> None:
+    def __init__(self, positions: Positions, run: Pass, token: object, counts: Sequence[int] | None) -> None:
         self._positions, self._run, self._token, self._counts = positions, run, token, counts
-        self._feed = feed  # whose threads and engine run it: it lives as long as its pass
         self._taken = 0
         self._ended = False
         self._asking = sync.RLock()  # one thread asks at a time: the end comes once, and counts follow the order

@@ -95,39 +95,39 @@ class StreamPosition(Positions):
 
     # The pass, which goes on from one iterator to the next.
 
-    def begin(self, owner: Any) -> Batches:
+    def begin(self) -> Batches:
         """Batches from where the loop is; what the iterator before had read is kept."""
         with self._newest() as (token, under_way):
             run = under_way
             if run is None:
                 self._wait()
                 at, progress = self.at(), Progress(self._letters_kept)
-                fresh = self._new_pass(owner, at, progress)
+                fresh = self._new_pass(at, progress)
                 with self._lock:
                     self.check(token, begun=False)
                     self._mark, self.progress = at, progress
                 run = self._begin(fresh, token)
-            return Batches(owner, self, run, token, None)
+            return Batches(self, run, token, None)
 
     def _stays(self) -> bool:
         return True
 
-    def _new_pass(self, owner: Any, at: Any, progress: Progress) -> Pass:
+    def _new_pass(self, at: Any, progress: Progress) -> Pass:
         machine, source, request = self._machine, self._source, self._request
-        engine = machine.engaged(owner)
+        engine = machine.engaged(self)
 
         def opened(stop: sync.Event) -> LiveReader:
             reader = source.live(
                 at,
                 request.members,
-                rank=self._ranks.rank,
-                world_size=self._ranks.world_size,
+                rank=self.ranks.rank,
+                world_size=self.ranks.world_size,
                 stop=stop,
                 progress=progress,
             )
             return RequestReader(reader, request, machine.stage)
 
-        memory, size = machine.tuning.memory_bytes, self._ranks.batch_size
+        memory, size = machine.tuning.memory_bytes, self.ranks.batch_size
         gatherer = Gatherer(self._name, opened, source.pace, size, progress, machine.slabs, memory)
         empty = EmptyBatches(machine.program, machine.columns, machine.device, machine.companions)
         course = machine.course(self._seed, 0, Quarantine(self._bad, WINDOW, endless=True))
@@ -177,16 +177,16 @@ class StreamPosition(Positions):
         position = self.progress.state(0.0 if self.run is None else PATIENCE)
         if position is None:
             return self._mark
-        return self._source.mark(position, rank=self._ranks.rank, world_size=self._ranks.world_size)
+        return self._source.mark(position, rank=self.ranks.rank, world_size=self.ranks.world_size)
 
     def state(self, at: dict[str, Any] | None) -> dict[str, Any]:
         """See `Positions.state`; this rank's."""
         info = {
             "engine": self._machine.program.engine,
             **self._machine.decode.informing,
-            "rank": self._ranks.rank,
-            "world_size": self._ranks.world_size,
-            "batch_size": self._ranks.batch_size,
+            "rank": self.ranks.rank,
+            "world_size": self.ranks.world_size,
+            "batch_size": self.ranks.batch_size,
         }
         return states.pack(self._made_for(), info, stream=None if at is None else dict(at))
 
@@ -226,7 +226,7 @@ class StreamPosition(Positions):
     # The rest.
 
     def describe(self) -> str:
-        pace, ranks, machine = self._source.pace, self._ranks, self._machine
+        pace, ranks, machine = self._source.pace, self.ranks, self._machine
         timeout = "when full" if pace.timeout is None else f"after {pace.timeout:g} s at most"
         size = "" if pace.size is None else f", of {pace.size:,} bytes at most"
         idle = "" if pace.idle is None else f"; empty ones after {pace.idle:g} s without a record"
@@ -238,8 +238,8 @@ class StreamPosition(Positions):
             )
         )
 
-    def placed(self, stats: Stats) -> Stats:
-        supply = self._supply
+    def stats(self) -> Stats:
+        stats, supply = super().stats(), self._supply
         kafka = None if supply is None else summed([supply.gatherer.reader])
         return stats if kafka is None else replace(stats, kafka=kafka.at_positions(self.progress.state(0) or {}))
 

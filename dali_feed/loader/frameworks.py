@@ -101,7 +101,7 @@ def _remainder(loader: Any, processes: int) -> int:
     """Of the samples of all ranks' last batches, end to end, how many come before the repeats that pad an epoch."""
     if processes == 1 and loader.world_size == 1:
         return 0
-    last = loader._feed.last_step()
+    last = loader._positions.last_step()
     if last is None or loader.world_size != processes:
         return UNKNOWN
     samples, repeats, tail = last

@@ -27,6 +27,7 @@ from dali_feed.columns.image import Image
 from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
+from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.feed import FeedLoop
 from dali_feed.feed.passes import Batches
 from dali_feed.loader.adapters import Lowered, Unchanged, lower_dataset
@@ -44,9 +45,9 @@ from dali_feed.loader.dataset_source import DatasetSource, title_of
 from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, check_ranks
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Items, Mixes, moved
-from dali_feed.loader.torch_run import TorchFeed
+from dali_feed.loader.torch_run import Iterations, TorchEpochs, TorchMachine, TorchPlanning
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
-from dali_feed.plan.batching import has_dealt, length_of
+from dali_feed.plan.batching import Shares, check_shuffle, has_dealt, length_of
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.live import Stream
 from dali_feed.records.source import Records, Source
@@ -68,7 +69,7 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 }
 
 
-def feed_for(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed | TorchFeed, Own]:
+def feed_for(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed | TorchEpochs, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
     native = _native(loader, rank, world_size)
     return (_by_torch(loader, rank, world_size, native), ()) if isinstance(native, str) else native
@@ -249,7 +250,7 @@ def _torch_has(loader: DataLoader, why: str) -> None:
             raise ConfigError(f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}")
 
 
-def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> TorchFeed:
+def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> TorchEpochs:
     """Torch's own loader, because of `why`."""
     dataset = loader.dataset
     name = title_of(dataset)
@@ -287,19 +288,35 @@ def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> Torch
             options["in_order"] = False
         else:
             warn_once("in_order=False", "batches always come in order, so that a state can count them", _USER)
-    return TorchFeed(
+    return _torch_positions(loader, rank, world_size, options)
+
+
+def _torch_positions(loader: DataLoader, rank: int, world_size: int, options: Mapping[str, Any]) -> TorchEpochs:
+    """Epochs as torch's loader gives them. `options`: its own arguments for how, not what."""
+    dataset, own, batch_size, drop_last = loader.dataset, loader._own_batches, loader.batch_size, loader.drop_last
+    shuffle = False if loader.shuffle is None else loader.shuffle
+    check_shuffle(shuffle)
+    single = batch_size is None and not own
+    ranks = Shares.of(batch_size or 1, rank, world_size, loader.lanes)
+    size = None if single else ranks.batch_size
+    endless = isinstance(dataset, IterableDataset)
+    if endless and world_size > 1:
+        raise ConfigError(
+            f"dataset: an iterable-style one gives every rank the same samples; found world_size={world_size}."
+            " Divide its samples inside the dataset, and give rank=0, world_size=1"
+        )
+    how = {"batch_size": size, "drop_last": drop_last, "shuffle": loader.shuffle} if endless else None
+    planning = TorchPlanning(
         dataset,
-        loader.batch_size,
-        shuffle=loader.shuffle,
-        sampler=loader.sampler,
-        batch_sampler=loader.batch_sampler if loader._own_batches else None,
-        drop_last=loader.drop_last,
+        ranks,
+        shuffle=shuffle,
+        sampler=loader.batch_sampler if own else loader.sampler,
         seed=loader.seed,
-        lanes=loader.lanes,
-        rank=rank,
-        world_size=world_size,
-        options=options,
+        drop_last=drop_last,
+        single=single or own,
     )
+    kind = Iterations if endless else TorchEpochs
+    return kind(planning, TorchMachine(dataset, size, options, how), ranks, own_batches=own)
 
 
 _TORCHS = (  # its arguments for how batches are made, not what is in them
@@ -439,20 +456,22 @@ class DataLoader(FeedLoop):
                 "each rank makes its own order, so samples overlap. Use shuffle=True, or a DistributedSampler",
                 what="does not divide the samples",
             )
-        self._feed, own = feed_for(self, rank, world_size)
+        runs, own = feed_for(self, rank, world_size)
+        self._feed = feed = runs if isinstance(runs, Feed) else None  # None: torch's own loader runs it
+        self._positions = runs._positions if isinstance(runs, Feed) else runs
         self._pass: weakref.ref[_Tensors] | None = None  # that began last
         self._restored = False  # whether a state has been loaded
         self._count: int | None = None  # of epochs, by a framework since then
         self._mixes: Mixes | None = None
         self._items: Callable[[Any], Any] = functools.partial(moved, device=self.device)
-        taken_apart = isinstance(self._feed, Feed) and not isinstance(dataset, Records)
-        self._unchanged = Unchanged(dataset) if taken_apart else None  # torch's loader asks it for each sample
-        if isinstance(self._feed, Feed):
-            self._feed.wait_at_most(timeout)
-            self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
-            self._feed.accompany(items.companions)
+        self._unchanged: Unchanged | None = None
+        if feed is not None:
+            self._unchanged = None if isinstance(dataset, Records) else Unchanged(dataset)
+            self._positions.wait_at_most(timeout)
+            self._items = items = Items(feed, self.device, collate_fn, own, info=info)
+            feed.accompany(items.companions)
             self._mixes = items.mixes
-        self._close_at_exit = weakref.finalize(self, self._feed.collected)
+        self._close_at_exit = weakref.finalize(self, self._positions.collected)
         if os.environ.get("DALI_FEED_METRICS"):
             from dali_feed.metrics import serve_if_asked  # and a server with it
 
@@ -468,13 +487,13 @@ class DataLoader(FeedLoop):
 
     def __setattr__(self, name: str, value: object) -> None:
         """Arguments stay as they were given: torch forbids changing six of them, and here no change has an effect."""
-        each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Feed)  # it is read with every batch
+        each_time = name == "timeout" and vars(self).get("_feed") is not None  # it is read with every batch
         if name in _FROZEN and "_close_at_exit" in vars(self) and not each_time:
             msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
             raise ConfigError(msg)
         super().__setattr__(name, value)
         if each_time:
-            self._feed.wait_at_most(self.timeout)
+            self._positions.wait_at_most(self.timeout)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -491,7 +510,7 @@ class DataLoader(FeedLoop):
         """
         if self._unchanged is not None:
             self._unchanged.check()
-        self._feed.check()
+        self._positions.check_open()
         one = _Tensors(self)
         if isinstance(self.dataset, Stream | IterableDataset):
             one.begin()  # a state says from here on where a stream begins; torch asks a dataset for an iterator here
@@ -506,7 +525,7 @@ class DataLoader(FeedLoop):
         """
         return Skipped(self, whole("skip: batches", batches, 0), functools.partial(_Tensors, self))
 
-    def _begin(self, one: _Tensors, skipped: int) -> Any:
+    def _begin(self, one: _Tensors, skipped: int) -> Batches:
         """The pass of the feed that this one gives the batches of."""
         last = None if self._pass is None else self._pass()
         if last is not None:
@@ -514,34 +533,24 @@ class DataLoader(FeedLoop):
         check_ranks(self)
         epoch = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
         if epoch != self._sampler_epoch and isinstance(epoch, int):
-            self._feed.set_epoch(epoch)  # the user called the sampler's set_epoch(), as torch wants it
+            self._positions.set_epoch(epoch)  # the user called the sampler's set_epoch(), as torch wants it
         if skipped:
             self._go_ahead(skipped)
-        batches: Any = iter(self._feed)
+        batches = self._positions.batches()
         self._sampler_epoch = getattr(self.sampler, "epoch", None)
         self._pass = weakref.ref(one)
         return batches
 
     def _go_ahead(self, batches: int) -> None:
         """The next pass begins so many batches later."""
-        feed = self._feed
-        if isinstance(self.dataset, Stream | IterableDataset):
+        epochs = self._positions
+        if not isinstance(epochs, Epochs) or isinstance(epochs, Iterations):
             msg = "skip: a stream, or an iterable-style dataset, has no positions to skip to; use load_state_dict()"
             raise ConfigError(msg)
-        feed.leave()
-        state = feed.state_dict()
-        state["consumed"] = min(state["consumed"] + batches * feed.shares.per_lane, feed.lane_length)
-        feed.load_state_dict(state)
-
-    @property
-    def rank(self) -> int:
-        """Which part of each global batch this process takes; 0 if a sampler divides samples among ranks."""
-        return self._feed.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many processes share a global batch; 1 if a sampler divides samples among ranks."""
-        return self._feed.world_size
+        epochs.leave()
+        state = super().state_dict()
+        state["consumed"] = min(state["consumed"] + batches * epochs.shares.per_lane, epochs.plan.lane_length)
+        super().load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there.
@@ -550,7 +559,7 @@ class DataLoader(FeedLoop):
         """
         if isinstance(self.dataset, Stream):
             warn_once("set_epoch", "a stream has no epochs", 2)
-        self._feed.set_epoch(epoch)
+        super().set_epoch(epoch)
 
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Let the next pass continue where `state` was saved, in O(1). Raises a StateError that lists every difference.
@@ -558,21 +567,21 @@ class DataLoader(FeedLoop):
         For a stream each rank has its own state; to continue at another world size, give a list of the states of all
         ranks. ConfigError where `collate_fn` cannot mix the lanes of the state.
         """
-        any_state: Any = state  # each feed checks it
-        self._feed.load_state_dict(any_state)
+        super().load_state_dict(state)
         self._restored, self._count = True, None
         if self._mixes is not None:
-            self._mixes.check(self._feed.shares)
+            self._mixes.check(self._positions.shares)
 
     def _epoch_of_framework(self, epoch: int) -> None:
         """See `NoBatchSampler.set_epoch`."""
         before, self._count = self._count, epoch
+        positions = self._positions
         if not self._restored:
             self.set_epoch(epoch)
         elif not isinstance(self.dataset, Stream | IterableDataset):
-            over = before is not None and epoch > before and self._feed.consumed > 0
-            if over or self._feed.at_end:
-                self._feed.set_epoch(self._feed.epoch + 1)
+            over = before is not None and epoch > before and positions.at()[1] > 0
+            if over or positions.at_end():
+                positions.set_epoch(positions.epoch + 1)
 
 
 class _Tensors(Iterator[Any]):

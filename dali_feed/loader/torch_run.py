@@ -21,10 +21,9 @@ from torch.utils.data import IterableDataset, IterDataPipe
 from dali_feed.bad_records import Outbox
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.feed.epochs import Epochs
-from dali_feed.feed.feed import AnyFeed
 from dali_feed.feed.machine import loop_stages
 from dali_feed.feed.meter import Meter
-from dali_feed.feed.passes import Batches, Positions
+from dali_feed.feed.passes import Batches
 from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import Gate
 from dali_feed.feed.stats import Running, Stats
@@ -32,7 +31,7 @@ from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import snapshot_of
 from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import Shares, check_shuffle, digest_of, length_of
+from dali_feed.plan.batching import Shares, digest_of, length_of
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.source import Snapshot, unpack_ids
 
@@ -230,6 +229,7 @@ class TorchMachine:
         self, dataset: Any, size: int | None, options: Mapping[str, Any], how: Mapping[str, Any] | None = None
     ) -> None:
         self.dataset, self.size, self.meter = dataset, size, Meter()
+        self.outbox = Outbox(dataset, None)
         self.order = _Batches()
         if how is None:
             how = {"batch_size": None, "sampler": self.order} if size is None else {"batch_sampler": self.order}
@@ -413,8 +413,7 @@ class TorchEpochs(Epochs):
     def last_step(self) -> tuple[int, int, int] | None:
         return None if self._own_batches else super().last_step()
 
-    def _new_pass(self, epoch: int, consumed: int, owner: Any) -> Any:
-        del owner
+    def _new_pass(self, epoch: int, consumed: int) -> Any:
         if self._position.fresh:  # its token is there already
             self._planning.look()
         return TorchRun(self._torch, self._planning.rest(epoch, consumed), epoch)
@@ -436,7 +435,7 @@ class TorchEpochs(Epochs):
 
     @property
     def _info(self) -> dict[str, Any]:
-        return {"engine": "torch", "world_size": self._ranks.world_size, "batch_size": self._ranks.batch_size}
+        return {"engine": "torch", "world_size": self.ranks.world_size, "batch_size": self.ranks.batch_size}
 
     @property
     def _decode(self) -> None:
@@ -451,13 +450,9 @@ class TorchEpochs(Epochs):
     def commit(self) -> None:
         """Does nothing: there is no consumer group."""
 
-    def placed(self, stats: Stats) -> Stats:
-        """See `Positions.placed`: there are no partitions."""
-        return stats
-
     def describe(self) -> str:
         """What runs the dataset."""
-        how = "one sample at a time" if self._torch.size is None else f"batches of {self._ranks.batch_size}"
+        how = "one sample at a time" if self._torch.size is None else f"batches of {self.ranks.batch_size}"
         return f"{type(self._source).__qualname__} with torch's own DataLoader, {how}"
 
 
@@ -477,16 +472,16 @@ class Iterations(TorchEpochs):
     @property
     def shares(self) -> Shares:
         """As they are given."""
-        return self._ranks
+        return self.ranks
 
     def last_step(self) -> None:
         """Nobody knows."""
 
-    def begin(self, owner: Any) -> Batches:
+    def begin(self) -> Batches:
         self.leave()
         run: Any = TorchRun(self._torch, (), self.epoch)
         with self._newest() as (token, _):
-            return IterationBatches(owner, self, self._begin(run, token), token, None)
+            return IterationBatches(self, self._begin(run, token), token, None)
 
     def _go_to(self, epoch: int) -> bool:
         """It has no epochs to go to; the dataset hears of it."""
@@ -506,9 +501,6 @@ class Iterations(TorchEpochs):
         self._torch.go_to(own)
         self._wanted = None
         self._position.go_to(checked["epoch"], 0)
-
-    def close(self) -> None:
-        Positions.close(self)
 
 
 class IterationBatches(Batches):
@@ -531,55 +523,3 @@ class IterationBatches(Batches):
 
 
 _NO_LENGTH = "an iterable-style dataset does not say how many batches are still to come"
-
-
-class TorchFeed(AnyFeed):
-    """Epochs of batches as torch's loader gives them; the same calls as `Feed`.
-
-    `batch_size` None gives samples, or the batches of a batch sampler. `options` are torch's own arguments for how, not
-    what: num_workers, collate_fn, pin_memory, ...
-    """
-
-    def __init__(  # noqa: PLR0913  torch's own
-        self,
-        dataset: Any,
-        batch_size: int | None,
-        *,
-        shuffle: bool | Shuffle | None,
-        sampler: Iterable[int] | None,
-        batch_sampler: Iterable[Any] | None,
-        drop_last: bool,
-        seed: int,
-        lanes: int | None,
-        rank: int,
-        world_size: int,
-        options: Mapping[str, Any],
-    ) -> None:
-        mixed: bool | Shuffle = False if shuffle is None else shuffle
-        check_shuffle(mixed)
-        own = batch_sampler is not None
-        single = batch_size is None and not own
-        self.source = dataset
-        self.ranks = ranks = Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
-        size = None if single else ranks.batch_size
-        self._outbox = Outbox(self.source, None)
-        how = None
-        if isinstance(dataset, IterableDataset):
-            if world_size > 1:
-                raise ConfigError(
-                    f"dataset: an iterable-style one gives every rank the same samples; found world_size={world_size}."
-                    " Divide its samples inside the dataset, and give rank=0, world_size=1"
-                )
-            how = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle}
-        planning = TorchPlanning(
-            dataset,
-            ranks,
-            shuffle=mixed,
-            sampler=batch_sampler if own else sampler,
-            seed=seed,
-            drop_last=drop_last,
-            single=single or own,
-        )
-        self._machine = machine = TorchMachine(dataset, size, options, how)
-        kind = TorchEpochs if how is None else Iterations
-        self._positions = kind(planning, machine, ranks, own_batches=own)

@@ -123,7 +123,7 @@ items = [*labelled(8), *[(slow_jpeg({side}, 250), 1)] * 16]
 loader = DataLoader(ScriptedSource(items), 8, device="cpu", transform=v2.Resize((8, 8)), tuning=Tuning(threads=1))
 batches = iter(loader)
 next(batches)
-while loader._feed._positions.run.landing is None:
+while loader._positions.run.landing is None:
     pass
 """
 ENDS = [

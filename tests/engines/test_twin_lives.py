@@ -401,7 +401,7 @@ def test_a_loop_far_ahead_of_its_gpu_keeps_few_batches(play: Any, engine: str) -
         for _ in range(4):
             for images, _ in made:
                 del images
-                running = made._feed._machine.engine
+                running = made._positions._machine.engine
                 kept.append(len(running.device.in_use))
         # Two more than its depth when a batch is begun; then that one, one in the channel and one that waits for room.
         assert max(kept) <= running.depth + 5

@@ -227,7 +227,7 @@ def test_operators_in_conditions_resume_as_well() -> None:
     """Where an `if` parts the batch the states are parted with it: all are ours, and a resumed run is bit for bit."""
     options: dict[str, Any] = {"shuffle": True, "seed": 5}
     with DALIGenericIterator(sometimes, ["data"], ScriptedSource(labelled(24)), **options) as whole:
-        program = whole._feed.program.outputs[0].program
+        program = whole._positions._machine.program.outputs[0].program
         assert isinstance(program, PipelineProgram)
         assert (program.states, program.loose) == (8, ())
         wanted = [next(whole)[0]["data"] for _ in range(3)]

@@ -260,7 +260,9 @@ def test_what_is_planned_goes_with_a_closed_loader(data: Any) -> None:
     try:
         loader = DataLoader(data, 4, device="cpu")
         assert len(list(loader)) == 6
-        kept = weakref.ref(loader._feed.plan), weakref.ref(loader._feed.snapshot.starts)
+        epochs: Any = loader._positions
+        kept = weakref.ref(epochs.plan), weakref.ref(epochs.planning.snapshot.starts)
+        del epochs
         loader.close()
         del loader
         assert [one() for one in kept] == [None, None]

@@ -90,7 +90,7 @@ CASES: dict[str, Callable[[], Any]] = {
 
 def made(loader: Any) -> None:
     """Wait until the feed thread has a batch ready, so that nothing else is waited for."""
-    out, ends = loader._feed._positions.run._out, time.monotonic() + 60
+    out, ends = loader._positions.run._out, time.monotonic() + 60
     while not len(out):
         assert time.monotonic() < ends
         time.sleep(0.01)
@@ -145,7 +145,7 @@ def test_batches_dropped_on_a_busy_gpu_harm_none_behind_them(case: str) -> None:
         torch.cuda.synchronize()
     with CASES[case]() as busy, asleep():
         found = [sums(item) for item in busy]
-        held = busy._feed._machine.engine.device.in_use
+        held = busy._positions._machine.engine.device.in_use
     assert len(found) == COUNT // SIZE
     assert torch.equal(torch.stack(found), torch.stack(wanted))
     assert len(held) == 0  # closed

@@ -27,7 +27,7 @@ from dali_feed.feed.stats import CpuStats, Running, StageStats, Stats, WaitCause
 
 # What runs a loader: where torch's own loader is to run it, and where a warning comes from.
 from dali_feed.loader import arguments
-from dali_feed.loader.torch_run import TorchFeed
+from dali_feed.loader.torch_run import TorchEpochs as TorchFeed
 
 # Whether the loops in C are there; None without a compiler.
 from dali_feed.native.library import library
@@ -95,9 +95,9 @@ def leased(feed: Any) -> int:
 
 def running(loader: Any) -> Any:
     """What runs the loader: a feed of ours, or torch's own loader behind ours. A batch looks the same of both."""
-    return loader._feed
+    return loader._positions if loader._feed is None else loader._feed
 
 
 def torchs(loader: Any) -> Any:
     """Torch's own loader, where that runs ours: what it was given says how arguments are handed on."""
-    return loader._feed._machine.loader
+    return loader._positions._machine.loader

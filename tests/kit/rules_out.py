@@ -118,8 +118,8 @@ RULES = (
     ),
     Rule(
         *(11, "state", "a state reads the position, then waits for letters", "feed/feed.py"),
-        "        at = self._positions.at()\n        try:\n            self._outbox.drain()  #",
-        "        try:\n            self._outbox.drain()\n            at = self._positions.at()  #",
+        "        at, outbox = positions.at(), positions.outbox\n        try:\n            outbox.drain()  #",
+        "        outbox = positions.outbox\n        try:\n            outbox.drain()\n            at = positions.at()#",
         f"{FEED} saves",
     ),
     Rule(

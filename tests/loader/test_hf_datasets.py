@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from kit.images import QUICK, jpeg, png
+from kit.inside import running
 from kit.later import Later
 from PIL import Image as Pillow
 from torch.utils.data import DataLoader as TorchLoader
@@ -63,7 +64,7 @@ def made(count: int = 15, first: int = 0) -> Any:
 def ours(dataset: Any, **options: Any) -> list[Any]:
     """An epoch of our loader, which must have read the table."""
     with DataLoader(dataset, 4, device="cpu", transform=TRANSFORM, tuning=QUICK, **options) as loader:
-        assert isinstance(loader._feed, Feed)
+        assert isinstance(running(loader), Feed)
         return list(loader)
 
 

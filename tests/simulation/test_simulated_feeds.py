@@ -269,7 +269,7 @@ def collects(schedule: Schedule) -> None:
     world = World(schedule.rng.choice(SHAPES), schedule, well=True)
     feed = world.feed()
     batches = iter(feed)
-    schedule.garbage(feed.collected)
+    schedule.garbage(feed._positions.collected)
     with suppress(ClosedError, StopIteration):
         while True:
             batches.take()
@@ -426,7 +426,7 @@ def looks(schedule: Schedule) -> None:
     with world.feed() as before:
         state = before.state_dict()
     feed, open_for = world.feed(), rng.choice((0.0, 0.01, 0.5, 2.0, 9.0))
-    feed.wait_at_most(rng.choice((0.5, 2.0, 60.0)))
+    feed._positions.wait_at_most(rng.choice((0.5, 2.0, 60.0)))
 
     def ask(call: Callable[[], object]) -> None:
         for _ in range(9):
