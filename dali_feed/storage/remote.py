@@ -20,7 +20,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -145,6 +145,53 @@ def check_address(pattern: str) -> str:
     return f"{kind}://"
 
 
+class Bucket:
+    """A bucket, or a host, by obstore, as `RemoteStore` reads it."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        import obstore
+
+        self._store, self._obstore = store, obstore
+
+    async def get(self, key: str, start: int, end: int, tag: str = "") -> tuple[ObjectMeta, memoryview]:
+        """What the object is, and its bytes from `start` to `end`; `tag`: only where that is its ETag.
+
+        What obstore does not try again by itself is tried again here.
+        """
+        options = cast("GetOptions", {"range": (start, end)} | ({"if_match": tag} if tag else {}))
+        for tried in range(1, TRIES + 1):
+            try:
+                answer = await self._obstore.get_async(self._store, key, options=options)
+                data = memoryview(await answer.bytes_async())
+                if len(data) != end - start:
+                    msg = f"short answer: {end - start} bytes were asked for, and it held {len(data)}"
+                    raise OSError(msg)
+            except Exception as error:
+                # Without an ETag obstore cannot go on in the middle of a body that was cut off.
+                cut = not tag and "body error" in str(error)
+                if tried == TRIES or not (cut or _OTHER_BYTES.search(str(error))):
+                    raise
+                await asyncio.sleep(_JITTER.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tried - 1))))
+            else:
+                return answer.meta, data
+        raise AssertionError
+
+    async def head(self, key: str) -> ObjectMeta:
+        """What the object is."""
+        return await self._obstore.head_async(self._store, key)
+
+    async def names(self, folder: str, *, deep: bool) -> AsyncIterator[str]:
+        """Those of the objects in a folder; `deep`: below it too."""
+        if deep:
+            async for chunk in self._obstore.list(self._store, folder or None):
+                for meta in chunk:
+                    yield meta["path"]
+        else:
+            listed = await self._obstore.list_with_delimiter_async(self._store, folder or None)
+            for meta in listed["objects"]:
+                yield meta["path"]
+
+
 class RemoteFile:
     """One object, as it was when it was opened."""
 
@@ -190,7 +237,7 @@ class RemoteStore:
     meter: StorageMeter | None = None
     # What is shared by all stores that `metered` makes of one: stores of buckets and hosts, and what objects were when
     # their stamps were looked at.
-    _stores: dict[str, ObjectStore | WebStore] = field(default_factory=dict)
+    _stores: dict[str, Bucket | WebStore] = field(default_factory=dict)
     _known: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -231,8 +278,8 @@ class RemoteStore:
         return sorted(names)
 
     def is_empty(self, folder: str) -> bool:
-        """Whether nothing lies under an address. Raises as `stamp`; a web server cannot say."""
-        return not self._one(folder, partial(self._some, folder))
+        """Whether nothing lies under an address, which is no web server's. Raises as `stamp`."""
+        return bool(self._one(folder, partial(self._nothing, folder)))
 
     def stamp(self, path: str) -> Stamp:
         """What the store says of it now."""
@@ -278,33 +325,12 @@ class RemoteStore:
         return counts
 
     async def _range(self, file: RemoteFile, start: int, end: int) -> memoryview:
-        """These bytes of an object; what obstore does not try again by itself is tried again here."""
-        import obstore
-
+        """These bytes of an object."""
         store, key = self._where(file.path)
-        match = {"if_match": file.tag} if file.tag.startswith('"') else {}  # a weak ETag (W/"...") matches nothing here
-        if isinstance(store, WebStore):
-            meta, data = await store.get(key, start, end, match.get("if_match", ""))
-            _check_same(file, meta)
-            return data
-        options = cast("GetOptions", {"range": (start, end), **match})
-        for tried in range(1, TRIES + 1):
-            try:
-                answer = await obstore.get_async(store, key, options=options)
-                _check_same(file, answer.meta)
-                data = memoryview(await answer.bytes_async())
-                if len(data) != end - start:
-                    msg = f"short answer: {end - start} bytes were asked for, and it held {len(data)}"
-                    raise OSError(msg)
-            except Exception as error:
-                # Without an ETag obstore cannot go on in the middle of a body that was cut off.
-                cut = not match and "body error" in str(error)
-                if tried == TRIES or not (cut or _OTHER_BYTES.search(str(error))):
-                    raise
-                await asyncio.sleep(_JITTER.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tried - 1))))
-            else:
-                return data
-        raise AssertionError
+        tag = file.tag if file.tag.startswith('"') else ""  # a weak ETag (W/"...") matches nothing here
+        meta, data = await store.get(key, start, end, tag)
+        _check_same(file, meta)
+        return data
 
     async def _about(self, path: str) -> tuple[Stamp, str]:
         """An object's stamp, and its ETag, its time of change or "": by its first byte, since some refuse a HEAD."""
@@ -312,44 +338,28 @@ class RemoteStore:
 
         store, key = self._where(path)
         try:
-            if isinstance(store, WebStore):
-                meta = (await store.get(key, 0, 1))[0]
-            else:
-                answer = await obstore.get_async(store, key, options={"range": (0, 1)})
-                meta = answer.meta
-                await answer.bytes_async()  # the connection is free again
+            meta, _ = await store.get(key, 0, 1)
         except (obstore.exceptions.GenericError, OSError) as error:
             if not _NO_RANGE.search(str(error)):
                 raise
-            meta = await (store.head(key) if isinstance(store, WebStore) else obstore.head_async(store, key))
+            meta = await store.head(key)
         tag = _tag(meta)
         return _stamp(meta["size"], tag), tag
 
     async def _matching(self, pattern: str) -> list[str]:
-        import obstore
-
         root, key = _split(pattern)
-        store = cast("ObjectStore", self._store(root))
         folder = re.split(r"[*?\[]", key, maxsplit=1)[0].rpartition("/")[0]
-        if "/" in key.removeprefix(folder + "/") or "**" in key:
-            metas = [meta async for chunk in obstore.list(store, folder or None) for meta in chunk]
-        else:
-            metas = list((await obstore.list_with_delimiter_async(store, folder or None))["objects"])
-        fits = pattern_of(key).fullmatch
-        return [f"{root}/{meta['path']}" for meta in metas if fits(meta["path"])]
+        deep = "/" in key.removeprefix(folder + "/") or "**" in key
+        fits, bucket = pattern_of(key).fullmatch, cast("Bucket", self._store(root))
+        return [f"{root}/{name}" async for name in bucket.names(folder, deep=deep) if fits(name)]
 
-    async def _some(self, folder: str) -> Sequence[ObjectMeta]:
-        import obstore
-
+    async def _nothing(self, folder: str) -> bool:
         root, key = _split(folder)
-        store = self._store(root)
-        if isinstance(store, WebStore):  # which lists nothing
-            return ()
-        async for chunk in obstore.list(store, key or None, chunk_size=1):
-            return chunk
-        return ()
+        async for _ in cast("Bucket", self._store(root)).names(key, deep=True):
+            return False
+        return True
 
-    def _where(self, path: str) -> tuple[ObjectStore | WebStore, str]:
+    def _where(self, path: str) -> tuple[Bucket | WebStore, str]:
         """The store that has an object, and its name there.
 
         Raises SourceNotFoundError for what stands beside an address with a query: it has none.
@@ -363,7 +373,7 @@ class RemoteStore:
             return self._store(address), ""  # to the letter, since it is signed
         return self._store(root), unquote(key) if self.kind in _WEB else key
 
-    def _store(self, root: str) -> ObjectStore | WebStore:
+    def _store(self, root: str) -> Bucket | WebStore:
         """Made at its first use. By the thread of the loop alone."""
         if root not in self._stores:
             self._stores[root] = _store_of(root, self.options)
@@ -481,7 +491,7 @@ def _running() -> asyncio.AbstractEventLoop:
         return _loop
 
 
-def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore | WebStore:
+def _store_of(root: str, raw: Mapping[str, Any]) -> Bucket | WebStore:
     """The store of a bucket or host, or of an address that is signed. ConfigError for options that it does not take."""
     from obstore.exceptions import BaseError
     from obstore.store import HTTPStore, from_url
@@ -510,8 +520,9 @@ def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore | WebStore:
         options |= _profile()
     try:
         if kind in _WEB:  # some hosts are more to `from_url`, which signed addresses are not
-            return HTTPStore(root, client_options=client, retry_config=retry, **options)
-        return from_url(root.replace("gcs://", "gs://"), client_options=client, retry_config=retry, **options)
+            return Bucket(HTTPStore(root, client_options=client, retry_config=retry, **options))
+        root = root.replace("gcs://", "gs://")
+        return Bucket(from_url(root, client_options=client, retry_config=retry, **options))
     except (BaseError, ValueError, TypeError) as error:
         said = _said(error)
     names = ", ".join(sorted(raw)) or "none"
