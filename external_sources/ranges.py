@@ -28,7 +28,6 @@ from dali_feed.errors import (
     SourceNotFoundError,
 )
 from dali_feed.native import library as native
-from dali_feed.native.library import library
 from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Int64s, Lease, RowReader
@@ -442,14 +441,17 @@ def fill_rows(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Eve
 
     `file_of` is as in `Store.fill`.
     """
-    late = np.arange(len(rows.file)) if library() is None else _at_once(store, file_of, rows, stop)
+    late = _at_once(store, file_of, rows, stop)
     if len(late) and not stop.is_set():
         late = late[rows.taken(late).read(store, file_of, stop)]
     return late
 
 
 def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Event) -> Int64s:
-    """Read what mounted files have in the page cache, and long runs of neighbours; gives the rows that did not come."""
+    """Read what mounted files have in the page cache, and long runs of neighbours; gives the rows that did not come.
+
+    Where there are no loops in C none comes.
+    """
     late, out = list[Int64s](), np.frombuffer(rows.room, np.uint8)
     for files, order in _calls(rows, store.most_open):
         fds = np.full(files[-1] + 1, -1, np.int32)

@@ -17,7 +17,7 @@ from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.columns import Array, Bytes, Column, Number
 from dali_feed.errors import DataLostError, SourceChangedError
 from dali_feed.external_sources import ShardSet
-from dali_feed.external_sources import ranges as filling
+from dali_feed.native import library as native
 from dali_feed.packing.sinks import write_shard
 from dali_feed.records.source import Block, Extents, Lease, Reader
 from dali_feed.testing import assert_resumes_anywhere
@@ -84,7 +84,7 @@ def epochs(source: Any, count: int = 2, **how: Any) -> list[Batch]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether rows are read by the library, where there is one."""
     if request.param == "in Python":
-        monkeypatch.setattr(filling, "library", lambda: None)
+        monkeypatch.setattr(native, "fill", lambda *_: None)
 
 
 HOWS: list[dict[str, Any]] = [
