@@ -93,7 +93,7 @@ class Walker:
             case "drop":
                 self.batches = None
             case _:
-                getattr(self.feed, act)()
+                getattr(self.feed._positions, act)()
         return given
 
 
