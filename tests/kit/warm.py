@@ -2,7 +2,8 @@
 
 A script's own imports, its arguments, its folder and how it ends are as they would be; what it prints is had whole.
 Only torch, torchvision and our loader are there already: none starts a thread or asks for a GPU when it is imported.
-DALI is not: it has a hook of its own for the end of a process, and ours must be right however late that came.
+DALI is, without a GPU, and is not seen before a script imports it: it has a hook of its own for the end of a process,
+and ours must be right however late that came.
 What was imported is never garbage, so the scripts' collectors leave it alone: to look through a million objects as a
 process ends takes more than a second, and each page of them is copied from the parent first.
 
@@ -28,46 +29,88 @@ from typing import Self
 
 from kit.limits import LONG
 
-# The loops are left by children alone: one runs its script in their place, as a process does that has nothing else.
-# Between it and the first process stands one that tells its client how it ended, and ends it with its client. Triton
-# counts at the end what the collector left of its own, and torch does without it on a CPU.
+# The loop is left by children alone: one runs its script in its place, as a process does that has nothing else. Triton
+# counts at the end what the collector left of its own, and torch does without it on a CPU. DALI is imported with its
+# hooks caught, and taken away again: what a script imports is that one, whose hooks come then.
 _LOOP = """
 import gc, os, sys
 gc.disable()  # a third of the time of these imports
 sys.modules["triton"] = None
-import atexit, contextlib, json, runpy, select, signal, socket, struct, threading, types, warnings
+import atexit, contextlib, importlib.machinery, json, runpy, select, signal, socket, struct, threading, types, warnings
 import torch, torchvision.transforms.v2
 del sys.modules["triton"]
 from dali_feed import DataLoader
 from dali_feed.external_sources import KafkaTopic, ShardSet
+
+class Late:
+    name, hooks = "nvidia.dali", []
+    def __init__(self):
+        register, atexit.register = atexit.register, lambda *hook: self.hooks.append(hook) or hook[0]
+        try:
+            __import__(self.name)
+        finally:
+            atexit.register = register
+        self.modules = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "nvidia"}
+        del self.modules["nvidia"]
+        self.spec = self.modules[self.name].__spec__
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name == self.name else None
+    def create_module(self, spec):
+        return self.modules[self.name]
+    def exec_module(self, module):
+        module.__spec__ = self.spec
+        sys.modules.update(self.modules)
+        for hook in self.hooks:
+            atexit.register(*hook)
+
+with contextlib.suppress(ImportError):
+    if not os.path.exists("/dev/nvidiactl"):  # else it may ask for a GPU, which is no child's then
+        sys.meta_path.insert(0, Late())
 gc.freeze()
 gc.enable()
 begun = os.environ.get("PYTHONPATH", "")
 asking = socket.socket(fileno=int(sys.argv[1]))
-while asking in select.select([asking, 0], [], [])[0]:  # until whoever began it has ended
+running = {}  # by what says that it has ended, a process: its client, its number
+while True:
+    ready = select.select([asking, 0, *running, *(client for client, _ in running.values())], [], [])[0]
+    if 0 in ready:  # whoever began it has ended
+        sys.exit()
+    for ended, (client, child) in list(running.items()):
+        if ended in ready:
+            with contextlib.suppress(ConnectionError):  # the client was killed
+                client.send(struct.pack("q", os.waitpid(child, 0)[1]))
+            client.close()
+            os.close(ended)
+            del running[ended]
+        elif client in ready:
+            told = b""
+            with contextlib.suppress(ConnectionError):
+                told = client.recv(1)
+            signal.pidfd_send_signal(ended, (told or b"\\x09")[0])
+    if asking not in ready:
+        continue
     client = asking.accept()[0]
-    if not os.fork():
-        break
-    client.close()
+    head, opened, _, _ = socket.recv_fds(client, 8, 3)
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-else:
-    sys.exit()
-asking.close()
-head, opened, _, _ = socket.recv_fds(client, 8, 3)
-with client.makefile("rb") as file:
-    asked = json.loads(file.read(struct.unpack("q", head)[0]))
-if child := os.fork():
-    ended = os.pidfd_open(child)
-    while ended not in select.select([client, ended], [], [])[0]:
-        os.kill(child, (client.recv(1) or b"\\x09")[0])
-    with contextlib.suppress(BrokenPipeError):  # the client was killed
-        client.send(struct.pack("q", os.waitpid(child, 0)[1]))
-    os._exit(0)
+        with client.makefile("rb") as file:
+            asked = json.loads(file.read(struct.unpack("q", head)[0]))
+    except (OSError, ValueError, struct.error):  # killed before it had asked
+        child = None
+    else:
+        child = os.fork()
+    if child == 0:
+        break
+    for each in opened:
+        os.close(each)
+    if child is None:
+        client.close()
+    else:
+        running[os.pidfd_open(child)] = client, child
+for ended, (other, _) in running.items():
+    os.close(ended)
+    other.close()
 client.close()
+asking.close()
 os.chdir(asked["folder"])
 for number, descriptor in enumerate(opened):
     os.dup2(descriptor, number)
