@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kit.broker.handle import Kafka
+from kit.broker.proxy import Proxy
 from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
 from kit.images import QUICK, jpeg
 from kit.shelves import letter
@@ -172,18 +173,20 @@ def test_nobody_takes_letters(embedded: Kafka) -> None:
         KafkaTopic("t", nowhere, timeout=0.5).original(0, 0)
 
 
-def test_a_broker_that_comes_back_takes_what_it_refused(own_broker: RealBroker) -> None:
-    """A killed broker is an error; after its restart the same writer goes on."""
-    own_broker.create("dead")
-    to = Producer("dead", own_broker.servers, timeout=5)
-    writer = to.writer()
-    writer.write([letter(0)])
-    own_broker.kill()
-    with pytest.raises(DeadLetterError, match=r"s\[0\]@1 must be acknowledged"):
+def test_a_broker_that_comes_back_takes_what_it_refused(link_broker: RealBroker) -> None:
+    """A broker that is gone is an error; the same writer goes on when it is back, and so does another."""
+    link_broker.create("comes-back")
+    to = Producer("comes-back", link_broker.link_servers, timeout=5)
+    with Proxy(*link_broker.link_ports) as link:
+        writer = to.writer()
+        writer.write([letter(0)])
+        link.down()
+        with pytest.raises(DeadLetterError, match=r"s\[0\]@1 must be acknowledged"):
+            writer.write([letter(1)])
+        link.up()
         writer.write([letter(1)])
-    own_broker.start()
-    Producer("dead", own_broker.servers).writer().write([letter(1)])
-    assert {found.position for found in Producer("dead", own_broker.servers).read()} == {0, 1}
+        to.writer().write([letter(2)])
+        assert {found.position for found in to.read()} == {0, 1, 2}
 
 
 def test_a_topic_that_refuses_letters(link_broker: RealBroker) -> None:
