@@ -1,32 +1,25 @@
 """Feeds of images with holes and bad ones among them, with a cache and without; runs with records on a disk.
 
-As a script: `cached_feeds.py FOLDER`, `cached_feeds.py kill FOLDER STEP`.
+As a script: `cached_feeds.py FOLDER STEP`, a run that is killed.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kit.by_hand import write_new
-from kit.images import QUICK, Seen, jpeg, labelled, seen
-from kit.member_shards import shards
-from kit.record_files import make
+from kit.images import QUICK, Seen, labelled, seen
+from kit.named_rows import SOURCES, called, columns_of
 from torchvision.transforms import v2
 
 from dali_feed import Cache
-from dali_feed.columns import Image, JsonValue
-from dali_feed.columns.columns import Columns
-from dali_feed.external_sources import FileList
 from dali_feed.feed import Feed
-from dali_feed.feed.disk_rows import DiskRows, key_of
+from dali_feed.feed.disk_rows import DiskRows
 from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
@@ -62,33 +55,15 @@ def without(*, exif: bool = False, runs: bool = False) -> list[Seen]:
     return epochs(feed(scripted(random_access=not runs), None, decode=Decode(exif=exif), shuffle=shuffle))
 
 
-def _files(folder: Path) -> FileList:
-    for n in range(4):
-        write_new(folder / f"{n}.jpg", jpeg(n))
-    return FileList([folder / f"{n}.jpg" for n in range(4)], [0, 1, 2, 3])
-
-
-SOURCES: dict[str, Callable[[Path], Any]] = {
-    "shards": shards,
-    "files": _files,
-    "mds": lambda folder: make("mds", folder),
-    "tfrecord": lambda folder: make("tfrecord", folder),
-    "columns": shards,
-}
-
-
 def keys(folder: Path) -> dict[str, str]:
     """The name of the rows of each source, the same before and after it was read."""
     found = {}
     for name, made in SOURCES.items():
-        source = made(folder)
-        columns = {"image": Image("jpg", CROP), "n": JsonValue("json")} if name == "columns" else None
-        asked = Columns(source, columns).members
-        snapshot = source.snapshot()
-        found[name] = key_of(source, asked, snapshot.fingerprint, ())
+        source, columns = made(folder), columns_of(name, CROP)
+        found[name] = called(source, columns)
         with Feed(source, 2, columns=columns, transform=CROP if columns is None else None, tuning=QUICK) as feed:
             list(feed)
-        assert key_of(source, asked, snapshot.fingerprint, ()) == found[name]
+        assert called(source, columns) == found[name]
     return found
 
 
@@ -113,7 +88,4 @@ def _killed(folder: Path, step: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "kill":
-        _killed(Path(sys.argv[2]), int(sys.argv[3]))
-    else:
-        sys.stdout.write(json.dumps(keys(Path(sys.argv[1]))))
+    _killed(Path(sys.argv[1]), int(sys.argv[2]))

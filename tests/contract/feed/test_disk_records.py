@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit import named_rows
 from kit.cached_feeds import epochs, feed, keys, scripted, without
 from kit.images import jpeg, labelled, seen
 from kit.inside import write_shard
@@ -137,7 +138,7 @@ def test_a_source_has_one_name_in_all_processes(tmp_path: Path) -> None:
     mine = keys(tmp_path)
     assert len(set(mine.values())) == len(mine)
     done = subprocess.run(
-        [sys.executable, "-P", keys.__code__.co_filename, str(tmp_path)],
+        [sys.executable, "-P", named_rows.__file__, str(tmp_path)],
         env=os.environ | {"PYTHONHASHSEED": "1"},
         capture_output=True,
         text=True,
@@ -161,7 +162,7 @@ def test_code_of_the_users_own_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_run_leaves_what_it_had_kept(tmp_path: Path) -> None:
     """Killed while it writes, at any step: the next run has the same batches, and reads less."""
-    command = [sys.executable, "-P", keys.__code__.co_filename, "kill", str(tmp_path)]
+    command = [sys.executable, "-P", keys.__code__.co_filename, str(tmp_path)]
     for step in (1, 20):
         done = subprocess.run([*command, str(step)], capture_output=True, check=False)
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
