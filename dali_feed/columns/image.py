@@ -18,7 +18,7 @@ from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.records.extents import Int64s
-from dali_feed.records.pieces import Pieces
+from dali_feed.records.pieces import OwnValues, Pieces
 from dali_feed.records.source import Stage
 from dali_feed.screen.screen import Screened, screen, turned
 
@@ -30,8 +30,8 @@ class Encoded(NamedTuple):
     size: tuple[int, ...]
 
 
-class Images(Sequence[Encoded]):
-    """What is kept of images until they are decoded: values of their own, see `dali_feed.records.pieces.OwnValues`.
+class Images(OwnValues):
+    """What is kept of images until they are decoded: row by row `Encoded`.
 
     payloads  views of the images as they were read; None in rows that have none
     sizes     int32 (n, 2): height and width as decoded, 0 where a decoder must not see the image; where images are
@@ -68,10 +68,16 @@ class Images(Sequence[Encoded]):
     def __getitem__(self, rows: slice | NDArray[Any]) -> Images: ...
 
     def __getitem__(self, rows: int | slice | NDArray[Any]) -> Encoded | Images:
-        if isinstance(rows, slice | np.ndarray):
-            return self.taken(rows)
-        payload: Any = self.plain.get(rows, self.payloads[rows])
-        return Encoded(payload, tuple(self.sizes[rows].tolist()))
+        if not isinstance(rows, slice | np.ndarray):
+            payload: Any = self.plain.get(rows, self.payloads[rows])
+            return Encoded(payload, tuple(self.sizes[rows].tolist()))
+        if isinstance(rows, slice):
+            if not self.plain:
+                return Images(self.payloads[rows], self.sizes[rows], {})
+            rows = np.arange(*rows.indices(len(self)))
+        numbers = rows.tolist()
+        plain = {k: self.plain[row] for k, row in enumerate(numbers) if row in self.plain} if self.plain else {}
+        return Images([self.payloads[row] for row in numbers], self.sizes[rows], plain)
 
     def decodable(self) -> list[Any]:
         """The bytes of each row as a decoder gets them, which must have passed the screen."""
@@ -84,21 +90,11 @@ class Images(Sequence[Encoded]):
         """Bytes of the payloads."""
         return sum(map(len, filter(None, self.payloads)))
 
-    def taken(self, rows: slice | Int64s) -> Images:
-        """Those rows."""
-        if isinstance(rows, slice):
-            if not self.plain:
-                return Images(self.payloads[rows], self.sizes[rows], {})
-            rows = np.arange(*rows.indices(len(self)))
-        numbers = rows.tolist()
-        plain = {k: self.plain[row] for k, row in enumerate(numbers) if row in self.plain} if self.plain else {}
-        return Images([self.payloads[row] for row in numbers], self.sizes[rows], plain)
-
     def room(self, rows: int) -> Images:
         """So many rows that have nothing yet."""
         return Images([None] * rows, np.zeros((rows, self.sizes.shape[1]), np.int32), {})
 
-    def put(self, rows: slice | int | Int64s, values: Any) -> None:
+    def __setitem__(self, rows: slice | int | Int64s, values: Any) -> None:
         """Those rows become those of other images, or one the row of an `Encoded`."""
         if isinstance(values, Encoded):
             values = Images([values.payload], np.array([values.size], np.int32), {})
@@ -113,8 +109,6 @@ class Images(Sequence[Encoded]):
         if self.plain:
             self.plain = {row: view for row, view in self.plain.items() if row not in set(numbers)}
         self.plain |= {numbers[k]: view for k, view in values.plain.items()}
-
-    __setitem__ = put
 
     def copy(self) -> Images:
         """The same rows, whose places can be taken by others."""

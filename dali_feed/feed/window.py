@@ -325,7 +325,7 @@ class Window:
     def good_payloads(self, rows: Rows) -> list[Any]:
         """The first images of rows that `deal` gave, as decoders get them; nothing where there is no image."""
         name = self.columns.image
-        return [_NOTHING] * len(rows) if name is None else self.values[name].taken(rows).decodable()
+        return [_NOTHING] * len(rows) if name is None else self.values[name][rows].decodable()
 
     def good_values(self, rows: Rows) -> dict[str, Any]:
         """The other columns of rows that `deal` gave."""

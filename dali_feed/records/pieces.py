@@ -8,8 +8,9 @@ library in C is there.
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, Self, TypeAlias, TypeGuard, overload, runtime_checkable
+from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -351,56 +352,39 @@ class Filling:
 # Values of a block, one per row: taken, joined and put without looking at each where they need not be.
 #
 # They are `Pieces` (bytes), `ArrayPieces` (arrays over such), an array (numbers), or a list (anything); a class of a
-# column's own may be one more, where it has `taken`, `joined` and `room` itself (`dali_feed.columns.image.Images`).
+# column's own may be one more (`OwnValues`, such as `dali_feed.columns.image.Images`).
 
 
 Values: TypeAlias = Pieces | ArrayPieces | NDArray[Any] | list[Any]
 """One value per row. `Pieces`: bytes, none where `of` < 0. `ArrayPieces`: arrays over such. NDArray: numbers, none
 missing. list: anything, None where a row has none."""
-_PLAIN = frozenset({Pieces, ArrayPieces, np.ndarray, list})
 
 
-@runtime_checkable
-class OwnValues(Protocol):
-    """Values of a class of their own."""
-
-    def __len__(self) -> int:
-        """Rows."""
-        ...
-
-    def taken(self, rows: slice | Int64s) -> Self:
-        """Those rows."""
-        ...
+class OwnValues(Sequence[Any]):
+    """Values of a class of their own: `values[rows]` of a slice or of int64 (n,) is one too, and can be set to one."""
 
     @classmethod
+    @abstractmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
         """Parts end to end."""
-        ...
 
+    @abstractmethod
     def room(self, rows: int) -> Self:
         """So many rows of this kind that have nothing yet."""
-        ...
 
-    def put(self, rows: slice | int | Int64s, values: Any) -> None:
+    @abstractmethod
+    def __setitem__(self, rows: Any, values: Any) -> None:
         """Those rows become the values."""
-        ...
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Bytes that they take."""
-        ...
-
-
-def _is_own(values: Any) -> TypeGuard[OwnValues]:
-    """Whether they are of a class of their own; plain ones are spared the protocol, which takes 20 microseconds."""
-    return type(values) not in _PLAIN and isinstance(values, OwnValues)
 
 
 def take(values: Any, rows: slice | Int64s) -> Any:
     """Those rows, of the same kind."""
-    if _is_own(values):
-        return values.taken(rows)
-    if isinstance(values, np.ndarray | Pieces | ArrayPieces) or isinstance(rows, slice):
+    if isinstance(values, np.ndarray | Pieces | ArrayPieces | OwnValues) or isinstance(rows, slice):
         return values[rows]
     return [values[row] for row in rows.tolist()]
 
@@ -410,7 +394,7 @@ def join(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
-    if _is_own(first):
+    if isinstance(first, OwnValues):
         return type(first).joined(parts)
     if all(isinstance(part, Pieces) for part in parts):
         return Pieces.joined(parts)
@@ -428,7 +412,7 @@ def _alike(one: np.ndarray[Any, Any], other: Any) -> bool:
 
 def room(values: Any, rows: int) -> Any:
     """So many rows that such values go into, by `put`."""
-    if _is_own(values):
+    if isinstance(values, OwnValues):
         return values.room(rows)
     if isinstance(values, Pieces):
         return Pieces.none(rows)
@@ -437,9 +421,6 @@ def room(values: Any, rows: int) -> Any:
 
 def put(into: Any, rows: slice | Int64s, values: Any) -> Any:
     """Those rows of `into` become `values`; gives it, or a list in its place where it cannot take such values."""
-    if _is_own(into):
-        into.put(rows, values)
-        return into
     if (isinstance(into, Pieces) and not isinstance(values, Pieces)) or (
         isinstance(into, np.ndarray) and not isinstance(values, np.ndarray)
     ):
@@ -458,7 +439,7 @@ def nbytes(values: Any) -> int:
         return values.even * len(values) or int(values.size[values.of >= 0].sum())
     if isinstance(values, ArrayPieces):
         return nbytes(values.pieces)
-    if isinstance(values, np.ndarray) or _is_own(values):
+    if isinstance(values, np.ndarray | OwnValues):
         return values.nbytes
     return sum(
         each.nbytes if isinstance(each, memoryview | np.ndarray) else len(each) if isinstance(each, bytes | str) else 0

@@ -194,16 +194,16 @@ def test_rows_of_images_are_taken_joined_and_put() -> None:
     views = [memoryview(bytes([n])) for n in range(4)]
     images = Images(list(views), np.arange(8, dtype=np.int32).reshape(4, 2), {2: memoryview(b"plain")})
     for rows in (slice(1, 3), np.array([1, 2])):
-        two = images.taken(rows)
+        two = images[rows]
         assert [bytes(each) for each in two.decodable()] == [b"\1", b"plain"]
         assert two.sizes.tolist() == [[2, 3], [4, 5]]
     both = Images.joined([images, two])
     assert [bytes(each.payload) for each in both] == [b"\0", b"\1", b"plain", b"\3", b"\1", b"plain"]
     room = images.room(3)
-    room.put(np.array([2, 0]), two)
+    room[np.array([2, 0])] = two
     assert [each and bytes(each) for each in room.decodable()] == [b"plain", None, b"\1"]
     own = room.copy()
-    own.put(0, both[0])
+    own[0] = both[0]
     assert [each and bytes(each) for each in own.decodable()] == [b"\0", None, b"\1"]
     assert bytes(room[0].payload) == b"plain"
 
