@@ -120,8 +120,8 @@ class Outbox:
     heard  whether the training loop has been given the failure, which `close` then only logs. Set by whoever gives it
     """
 
-    def __init__(self, source: Records, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
-        self._source, self._letters, self._patience = source, letters, patience
+    def __init__(self, source: Records, letters: DeadLetters | None) -> None:
+        self._source, self._letters = source, letters
         self._changed = sync.Condition()
         self._queue: deque[Letter] = deque()
         self._bytes = self._posted = self._written = 0
@@ -210,14 +210,14 @@ class Outbox:
             if self._written > written:
                 written, since = self._written, sync.monotonic()
             seconds = sync.monotonic() - since
-            if seconds >= self._patience:
+            if seconds >= PATIENCE:
                 msg = (
                     f"{self._letters}: dead letters must be durable before a state counts their batches; "
                     f"{self._posted - self._written} wait and none was written for {seconds:.1f} s; look at what it "
                     "writes to"
                 )
                 raise DeadLetterError(msg)
-            self._changed.wait(min(SLICE_S, self._patience - seconds))
+            self._changed.wait(min(SLICE_S, PATIENCE - seconds))
 
     def _run(self, letters: DeadLetters) -> None:
         writer: LetterWriter | None = None

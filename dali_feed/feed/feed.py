@@ -179,11 +179,11 @@ class Feed(FeedLoop):
         tuning: Tuning = Tuning(),
         columns: Mapping[str, Column] | Sequence[Column] | None = None,
     ) -> None:
-        if not isinstance(source, Stream):
-            check_order(source, sampler, shuffle=shuffle)
         check_groups(decode=decode, bad=bad, tuning=tuning)
         if isinstance(source, Stream):
             check_stream(tuning, shuffle=shuffle, sampler=sampler)
+        else:
+            check_order(source, sampler, shuffle=shuffle)
         self.columns = Columns(source, columns, transform, decode)
         self.source: Any = source
         if isinstance(source, Stream):

@@ -24,7 +24,7 @@ from dali_feed.errors import ClosedError, DeadLetterError
 from dali_feed.feed.batch import Companions, Course, Uploads, none
 from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.meter import Meter
-from dali_feed.feed.reading import FIRST_READERS, Climb, ReaderWork, ReadPool, Steering
+from dali_feed.feed.reading import FIRST_READERS, ReaderWork, ReadPool, Steering
 from dali_feed.feed.stats import Running, StageStats, Stats
 from dali_feed.feed.window import Proof
 from dali_feed.options import Decode, Tuning
@@ -158,7 +158,7 @@ class Machine:
             if self.pool is None:
                 steering, readers = None, self.tuning.readers
                 if readers == "auto":
-                    steering, readers = Steering(self.meter, Climb()), FIRST_READERS
+                    steering, readers = Steering(self.meter), FIRST_READERS
                 Request(self.source, self.columns.members, self.columns.optional)  # names that no record can have
                 self.pool = ReadPool(self._bounded, self._opened, self.slabs, readers, steering)
                 self._wanted()

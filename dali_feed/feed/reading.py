@@ -360,15 +360,10 @@ class Interval:
 
 
 class Climb:
-    """One number of readers after another, 1 to `most`; without a clock.
+    """One number of readers after another, 1 to MOST_READERS; without a clock."""
 
-    Args:
-        readers: the first number.
-        most: the largest.
-    """
-
-    def __init__(self, readers: int = FIRST_READERS, most: int = MOST_READERS) -> None:
-        self.readers, self._most = readers, most
+    def __init__(self) -> None:
+        self.readers = FIRST_READERS
         self._trial: tuple[int, Interval] | None = None  # the step to be judged, and what was seen before it
         self._rests = {1: 0, -1: 0}  # intervals that each step still rests
         self._next_rests = {1: FIRST, -1: FIRST}
@@ -384,7 +379,7 @@ class Climb:
         if CONTENT < seen.share < WAITS:
             return ""
         for step in (1, -1) if seen.share >= WAITS else (-1,):
-            if not self._rests[step] and 1 <= self.readers + step <= self._most:
+            if not self._rests[step] and 1 <= self.readers + step <= MOST_READERS:
                 self._trial = step, seen
                 return self._go(step, f"the loop waits for the source {seen}")
         return ""
@@ -401,8 +396,8 @@ class Climb:
 class Steering:
     """Measures intervals at the ends of reads; it has no thread: where nothing is read, nothing is to be decided."""
 
-    def __init__(self, meter: Meter, climb: Climb) -> None:
-        self._meter, self._climb = meter, climb
+    def __init__(self, meter: Meter) -> None:
+        self._meter, self._climb = meter, Climb()
         self._lock = sync.Lock()  # all below: any reader's thread may look
         self._settles = True  # the interval has a change in it, or the first connections
         self._begun = self._counts()

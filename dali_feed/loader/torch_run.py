@@ -193,19 +193,6 @@ def _loader_class(dataset: Any, options: Mapping[str, Any]) -> Any:
 _END = object()  # in the place of a batch
 
 
-class _Batches:
-    """The batch sampler that torch gets: it gives the batches of the next epoch."""
-
-    def __init__(self) -> None:
-        self.batches: Sequence[Any] = ()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
 def _rows(item: Any, size: int) -> int:
     """How many samples are in a batch of unknown size: the rows of the first tensor in it, or else `size`."""
     if isinstance(item, torch.Tensor):
@@ -230,7 +217,7 @@ class TorchMachine:
     ) -> None:
         self.dataset, self.size, self.meter = dataset, size, Meter()
         self.outbox = Outbox(dataset, None)
-        self.order = _Batches()
+        self.order: list[Any] = []  # of the pass that begins: what torch asks the dataset for, in turn
         if how is None:
             how = {"batch_size": None, "sampler": self.order} if size is None else {"batch_sampler": self.order}
         self._left: Any = None  # the state of a pass that was left where the loop had not come to what was fetched
@@ -329,7 +316,7 @@ class TorchRun:
         self.gate.finish()  # it does not go on with the next epoch
         self._ahead: list[tuple[Any, Any]] = []  # a batch, or _END, fetched to see if one is there; the state before
         self._first = True
-        machine.order.batches = order
+        machine.order[:] = order
         self._batches: Iterator[Any] | None = None
 
     def begin(self) -> None:

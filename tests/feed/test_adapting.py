@@ -81,7 +81,7 @@ def test_an_interval_has_its_seconds_its_batches_and_no_change_in_it(
     """Neither is judged alone, nor the interval of the first connections; a change is logged once."""
     now, clock, meter = [0.0], FeedClock(), Meter()
     monkeypatch.setattr(sync, "monotonic", lambda: now[0])
-    steering, chosen = Steering(meter, Climb()), []
+    steering, chosen = Steering(meter), []
     with caplog.at_level(logging.INFO, "dali_feed"):
         for at, batches in [(2.0, 50), (3.0, 50), (6.0, 54), (7.0, 55), (10.0, 65), (14.5, 70)]:
             clock.past.clear()
