@@ -68,6 +68,7 @@ struct Host<void (*)(Args...)> {
     // Runs the blocks from `begin` up to `end` of a launch of `grid` blocks of `block` threads.
     static void run(void (*kernel)(Args...), const Index3* grid, const Index3* block, const Index3* begin,
                     const Index3* end, Args... args) {
+        const std::lock_guard held(shim::block().launch);
         gridDim = *grid;
         blockDim = *block;
         for (unsigned bz = begin->z; bz < end->z; ++bz)

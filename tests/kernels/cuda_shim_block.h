@@ -3,7 +3,8 @@
 // warp do not come to ends the program by name, where a GPU would hang or go on with what is not there yet.
 //
 // A thread has a stack that it keeps for block after block, and is left and entered by a jump, as swapcontext asks the
-// system for the mask of signals each time: that is more than kernels compute between two barriers.
+// system for the mask of signals each time: that is more than kernels compute between two barriers. Whoever waits jumps
+// to the next one himself. Stacks are no power of two apart, or the ends of all would share a few sets of the cache.
 #pragma once
 #include <ucontext.h>
 
@@ -13,12 +14,13 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 struct Index3 {
     unsigned x, y, z;
 };
-static thread_local Index3 blockIdx, threadIdx, blockDim, gridDim;
+static Index3 blockIdx, threadIdx, blockDim, gridDim;  // of the one launch that runs at a time
 
 #ifdef __x86_64__
 // Leaves this stack at `from`, and goes on where `to` was left: what a function has to keep lies on the stack.
@@ -38,7 +40,8 @@ shim_jump:
 namespace shim {
 namespace {  // each kernel's library has its own: a loader would make one of what they all name
 
-constexpr std::size_t stack_size = 64 << 10;
+constexpr std::size_t stack_size = (64 << 10) + 5 * 64;
+constexpr unsigned most_threads = 1024;  // of a block, on every GPU
 
 #ifdef __x86_64__
 using Place = void*;
@@ -68,32 +71,36 @@ enum class Barrier { none, warp, block };
 
 class Block {
    public:
+    std::mutex launch;  // who runs blocks has it: of a kernel, one launch runs at a time
+
+    Block() { fibers_.reserve(most_threads); }
+
     // Runs `kernel` once for each thread of a block of blockDim.
     void run(const std::function<void()>& kernel) {
         kernel_ = &kernel;
-        const unsigned size = blockDim.x * blockDim.y * blockDim.z;
-        while (fibers_.size() < size) {
-            fibers_.push_back(std::make_unique<Fiber>());
-            set_up(fibers_.back()->place, fibers_.back()->stack.get(), &Block::enter);
+        size_ = blockDim.x * blockDim.y * blockDim.z;
+        if (size_ > most_threads) std::abort();
+        for (unsigned t = fibers_.size(); t < size_; ++t) {
+            fibers_.emplace_back();
+            set_up(fibers_[t].place, fibers_[t].stack.get(), &Block::enter);
         }
-        for (unsigned t = 0; t < size; ++t) {
-            Fiber& fiber = *fibers_[t];
+        for (unsigned t = 0; t < size_; ++t) {
+            Fiber& fiber = fibers_[t];
             fiber.index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
             fiber.waits = Barrier::none;
             fiber.goes_on = fiber.alive = true;
         }
         do {
-            for (unsigned t = 0; t < size; ++t)
-                if (fibers_[t]->goes_on) jump(scheduler_, (running_ = fibers_[t].get())->place);
-        } while (release(size));
+            running_ = 0;
+            if (comes_next()) jump(scheduler_, fibers_[running_].place);
+        } while (release());
     }
 
     // The calling thread waits.
     void wait(Barrier kind) {
-        Fiber& mine = *running_;
+        Fiber& mine = fibers_[running_];
         mine.waits = kind;
-        mine.goes_on = false;
-        jump(mine.place, scheduler_);
+        leave(mine);
         mine.waits = Barrier::none;
         threadIdx = mine.index;
     }
@@ -109,22 +116,33 @@ class Block {
 
     static void enter();
 
+    // The thread that runs is, from itself on, the first that may go on; false where there is none.
+    bool comes_next() {
+        while (running_ < size_ && !fibers_[running_].goes_on) ++running_;
+        return running_ < size_;
+    }
+
+    void leave(Fiber& mine) {
+        mine.goes_on = false;
+        jump(mine.place, comes_next() ? fibers_[running_].place : scheduler_);
+    }
+
     // A thread of block after block.
     void work() {
-        Fiber& mine = *running_;
         for (;;) {
+            Fiber& mine = fibers_[running_];
             threadIdx = mine.index;
             (*kernel_)();
-            mine.goes_on = mine.alive = false;
-            jump(mine.place, scheduler_);
+            mine.alive = false;
+            leave(mine);
         }
     }
 
     // Lets go on whoever's barrier is complete; false where nobody waits any more.
-    bool release(unsigned size) {
+    bool release() {
         unsigned alive = 0, at_block = 0;
-        for (unsigned t = 0; t < size; ++t) {
-            const Fiber &mine = *fibers_[t], &first = *fibers_[t / 32 * 32];
+        for (unsigned t = 0; t < size_; ++t) {
+            const Fiber &mine = fibers_[t], &first = fibers_[t / 32 * 32];
             if (mine.alive != first.alive || (mine.alive && mine.waits != first.waits)) {
                 std::fprintf(stderr, "cuda_shim: lanes of the warp of thread %u part at a barrier\n", t);
                 std::abort();
@@ -132,19 +150,19 @@ class Block {
             alive += mine.alive;
             at_block += mine.alive && mine.waits == Barrier::block;
         }
-        for (unsigned t = 0; t < size; ++t)
-            fibers_[t]->goes_on = fibers_[t]->alive && (at_block == alive || fibers_[t]->waits == Barrier::warp);
+        for (unsigned t = 0; t < size_; ++t)
+            fibers_[t].goes_on = fibers_[t].alive && (at_block == alive || fibers_[t].waits == Barrier::warp);
         return alive != 0;
     }
 
     const std::function<void()>* kernel_ = nullptr;
-    std::vector<std::unique_ptr<Fiber>> fibers_;
-    Fiber* running_ = nullptr;
+    std::vector<Fiber> fibers_;  // none is ever moved: a place may point into itself
+    unsigned size_ = 0, running_ = 0;
     Place scheduler_;
 };
 
 inline Block& block() {
-    static thread_local Block one;
+    static Block one;
     return one;
 }
 
