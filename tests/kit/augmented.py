@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 
 from dali_feed.kernels.jitter import fma
 
 
+@functools.cache
 def fused_here() -> bool:
     """Whether torch fuses products with sums here, and MKL the second product alone, as the kernel does."""
     one, other = (torch.from_numpy(np.random.default_rng(n).random((60, 3), np.float32)) for n in (1, 2))
