@@ -536,6 +536,7 @@ def _bytes_in(path: str, *names: str) -> int:
     return sum(int(line[1]) * 1024 for line in lines if line and line[0].rstrip(":") in names)
 
 
+@functools.cache
 def installed(*packages: str) -> str:
     """The version of the first of these packages that is installed; "" where none is."""
     for package in packages:
@@ -570,6 +571,7 @@ def about_machine() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _cpu_name() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
