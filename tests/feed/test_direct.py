@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +98,19 @@ HOWS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def by_windows(good: list[Path]) -> Callable[[int], list[Batch]]:
+    """What windows give."""
+    return functools.cache(lambda number: epochs(Windows(good, label=None), **HOWS[number]))
+
+
 @pytest.mark.usefixtures("way")
-@pytest.mark.parametrize("how", HOWS, ids=str)
-def test_batches_are_those_of_windows(good: list[Path], how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("number", range(len(HOWS)), ids=lambda number: str(HOWS[number]))
+def test_batches_are_those_of_windows(good: list[Path], by_windows: Any, number: int) -> None:
     """In order, shuffled, by a sampler that gives a record again, of some lanes of several, whole windows or less."""
-    wanted = epochs(Windows(good, label=None), **how)
-    assert epochs(ShardSet(good, label=None), **how) == wanted
-    assert epochs(ShardSet(good, label=None), tuning=Tuning(memory=64 << 20), **how) == wanted
+    how, wanted = HOWS[number], by_windows(number)
+    for tuning in (Tuning(), Tuning(memory=64 << 20)):
+        assert epochs(ShardSet(good, label=None), tuning=tuning, **how) == wanted
 
 
 def test_batches_are_slices_of_what_was_read(good: list[Path]) -> None:
