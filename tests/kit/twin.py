@@ -12,6 +12,7 @@ Here is the machine: streams, events, memory, faults. `twin_torch` puts it in th
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import os
 import random
@@ -50,11 +51,19 @@ def place() -> str:
     """The line of the product or the test that asked for it."""
     frame: Any = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name not in _OURS and _SITE not in name and not name.endswith(_PLAIN) and name[0] != "<":
-            return f"{os.sep.join(name.split(os.sep)[-2:])}:{frame.f_lineno}"
+        name = _shown(frame.f_code.co_filename)
+        if name:
+            return f"{name}:{frame.f_lineno}"
         frame = frame.f_back
     return "nowhere"
+
+
+@functools.cache
+def _shown(file: str) -> str:
+    """The end of a path of the product's or a test's; "" of any other."""
+    if file in _OURS or _SITE in file or file.endswith(_PLAIN) or file[0] == "<":
+        return ""
+    return os.sep.join(file.split(os.sep)[-2:])
 
 
 def join(clock: Clock, other: Clock) -> None:

@@ -8,6 +8,7 @@ page-locked memory they read it when their turn comes, from any other at once, w
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import operator
 import threading
@@ -62,8 +63,7 @@ class DeviceTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         del types
-        flat, _ = tree_flatten((args, kwargs))
-        owner = next(each.torch_ for each in flat if isinstance(each, DeviceTensor))
+        owner = next(each.torch_ for each in _leaves((args, kwargs)) if isinstance(each, DeviceTensor))
         return owner.dispatch(func, args, kwargs or {})
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
@@ -208,7 +208,7 @@ class Torch:
             there = [isinstance(each, DeviceTensor) for each in args[:2]]
             if there != [True, True] or args[0].device != args[1].device:
                 return self.transfer(args[0], args[1], non_blocking=bool((*args, False)[2]))
-        tensors = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
+        tensors = [each for each in _leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         device = next(each for each in tensors if isinstance(each, DeviceTensor)).device
         for each in tensors:
             if each.device != device and (each.ndim or isinstance(each, DeviceTensor)):
@@ -217,15 +217,14 @@ class Torch:
         masks = func is aten.index.Tensor and any(each is not None and each.dtype == torch.bool for each in args[1])
         if func in _NEED_HOST or masks:
             return self.now(func, *args, **kwargs)
-        schema = func._schema.arguments
-        named = dict(zip((each.name for each in schema), args, strict=False)) | kwargs
-        changed = [named[each.name] for each in schema if each.alias_info and each.alias_info.is_write]
-        return self.later(func, args, kwargs, device.index, changed)
+        names, written = _signature(func)
+        named = dict(zip(names, args, strict=False)) | kwargs
+        return self.later(func, args, kwargs, device.index, [named[name] for name in written])
 
     def _viewed(self, func: Any, args: Any, kwargs: Any) -> Any:
         base = next(each for each in args if isinstance(each, DeviceTensor))
-        out = func(*tree_map(_elements, args), **kwargs)
-        return tree_map(lambda each: DeviceTensor(self, each, base.block, base.lease), out)
+        out = func(*_mapped(_elements, args), **kwargs)
+        return _mapped(lambda each: DeviceTensor(self, each, base.block, base.lease), out)
 
     def _made(self, values: torch.Tensor, device: torch.device) -> DeviceTensor:
         """Values that are known, there, by work of the current stream."""
@@ -240,27 +239,27 @@ class Torch:
         stream = self.machine.current(there[0].block.device)
         self.machine.enqueue(stream, None, reads=[each.block for each in there])
         self.wait(stream, "a number for the host")
-        out = func(*tree_map(_elements, args), **tree_map(_elements, kwargs))
-        return tree_map(lambda each: self._made(each, there[0].device) if isinstance(each, torch.Tensor) else each, out)
+        out = func(*_mapped(_elements, args), **_mapped(_elements, kwargs))
+        return _mapped(lambda each: self._made(each, there[0].device) if isinstance(each, torch.Tensor) else each, out)
 
     def later(self, func: Any, args: Any, kwargs: Any, device: int, changed: Sequence[DeviceTensor] = ()) -> Any:
         """An operation in the current stream there: it changes some of its arguments, or makes new tensors."""
         self.machine.call("kernel", device)
         stream, reads = self.machine.current(device), [each.block for each in _on_device(args, kwargs)]
-        inputs, options = tree_map(_elements, args), {**tree_map(_elements, kwargs), **_meta(kwargs, "cpu")}
+        inputs, options = _mapped(_elements, args), {**_mapped(_elements, kwargs), **_meta(kwargs, "cpu")}
         if changed:
             blocks = [each.block for each in changed]
             self.machine.enqueue(stream, lambda: func(*inputs, **options), reads=reads, writes=blocks)
             return changed[0] if len(changed) == 1 else tuple(changed)
-        if any(word in str(func) for word in _INDEXED):  # what lies there now is junk, and no index
-            outlines = func(*tree_map(_outline, args), **{**tree_map(_outline, kwargs), **_meta(kwargs)})
+        if _is_indexed(func):  # what lies there now is junk, and no index
+            outlines = func(*_mapped(_outline, args), **{**_mapped(_outline, kwargs), **_meta(kwargs)})
         else:  # torch knows shapes without numbers too, but imports its compiler for that
             outlines = func(*inputs, **options)
-        outs = tree_map(lambda each: self.like(each, device), outlines)
-        wanted = [each.elements for each in tree_flatten(outs)[0]]
+        outs = _mapped(lambda each: self.like(each, device), outlines)
+        wanted = [each.elements for each in _leaves(outs)]
 
         def run() -> None:
-            for out, values in zip(wanted, tree_flatten(func(*inputs, **options))[0], strict=True):
+            for out, values in zip(wanted, _leaves(func(*inputs, **options)), strict=True):
                 out.copy_(values)
 
         self.machine.enqueue(stream, run, reads=reads, writes=[each.block for each in _on_device(outs)])
@@ -677,7 +676,41 @@ def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _on_device(*what: Any) -> list[DeviceTensor]:
-    return [each for each in tree_flatten(what)[0] if isinstance(each, DeviceTensor)]
+    return [each for each in _leaves(what) if isinstance(each, DeviceTensor)]
+
+
+def _leaves(what: Any) -> list[Any]:
+    """All that is in tuples, lists and dicts: torch's own way to them costs more than the work that is played here."""
+    kind = type(what)
+    if kind is tuple or kind is list:
+        return [leaf for each in what for leaf in _leaves(each)]
+    if kind is dict:
+        return [leaf for each in what.values() for leaf in _leaves(each)]
+    return tree_flatten(what)[0] if isinstance(what, tuple) else [what]
+
+
+def _mapped(change: Callable[[Any], Any], what: Any) -> Any:
+    """The same with each changed."""
+    kind = type(what)
+    if kind is tuple or kind is list:
+        return kind([_mapped(change, each) for each in what])
+    if kind is dict:
+        return {name: _mapped(change, each) for name, each in what.items()}
+    return tree_map(change, what) if isinstance(what, tuple) else change(what)
+
+
+@functools.cache
+def _signature(func: Any) -> tuple[list[str], list[str]]:
+    """The names of an operation's arguments, and of those that it writes to."""
+    schema = func._schema.arguments
+    return [each.name for each in schema], [
+        each.name for each in schema if each.alias_info and each.alias_info.is_write
+    ]
+
+
+@functools.cache
+def _is_indexed(func: Any) -> bool:
+    return any(word in str(func) for word in _INDEXED)
 
 
 def _elements(each: Any) -> Any:
