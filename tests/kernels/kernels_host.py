@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import os
 import shutil
 import struct
@@ -67,7 +68,8 @@ class HostKernel:
         function(runner)(kernel, *corners, *(argument.item() for argument in arguments))
 
 
-def compile_for_host(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]) -> HostKernel:
+@functools.cache
+def compile_for_host(kept: Kept, name: str, variants: tuple[tuple[str, ...], ...]) -> HostKernel:
     """Compile `kernels/name.cu`, each tuple of -D options a variant, into one shared library."""
     kernels = [f"&variant_{i}::{name}_{i}" for i in range(len(variants))]
     entries = ", ".join(f"(void*)&shim::Host<decltype({kernel})>::run, (void*){kernel}" for kernel in kernels)
@@ -75,7 +77,7 @@ def compile_for_host(kept: Kept, name: str, variants: Sequence[tuple[str, ...]])
     binary = _compile(kept, name, variants, table, f"{name}.so", ("-shared", "-fPIC"))
     library = ctypes.CDLL(str(binary))
     addresses = (ctypes.c_size_t * 2 * len(variants)).in_dll(library, "shim_table")
-    return HostKernel(tuple(variants), tuple((runner, kernel) for runner, kernel in addresses), library)
+    return HostKernel(variants, tuple((runner, kernel) for runner, kernel in addresses), library)
 
 
 def compile_sanitized(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]) -> Path:

@@ -184,7 +184,7 @@ def test_gray_of_floats_is_rounded() -> None:
 
 def test_mean_of_a_large_image_is_exact() -> None:
     """Beyond 2^24 torch's float32 sum is not exact and ours is: one level apart at the most."""
-    image = np.random.default_rng(0).integers(200, 256, (1100, 1300, 3), np.uint8)
+    image = np.random.default_rng(0).integers(200, 256, (400, 500, 3), np.uint8)
     for factor in (0.1, 0.77, 1.9):
         ours = jitter_reference(image[None], [[[KINDS["contrast"], factor]]])[0]
         theirs = F.adjust_contrast_image(torch.from_numpy(image).permute(2, 0, 1), float(np.float32(factor)))
