@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -45,10 +46,11 @@ from dali_feed.records.source import (
 )
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import LOCAL, Store, sizes_and_times
+from dali_feed.storage.store import LOCAL, Stamp, Store, sizes_and_times
 
 RECORD = "record"  # what spans of whole records are named
 INDEX_THREADS = 8
+AT_HAND = 1e-3  # seconds for which files are looked at in turn: to begin threads takes longer than to look at a few
 _log = logging.getLogger("dali_feed")
 LOADING = threading.RLock()  # guards the tables of all sources; of the module, so that a source can be pickled
 
@@ -207,7 +209,16 @@ class FileSource(Source):
 
     def _check(self, table: FileTable) -> None:
         """Check that the files are what they were when they were indexed, before a fingerprint of them is given."""
-        self._each(lambda path, stamp: check_file(self._store, path, stamp, self.kind), self._paths, table.stamps)
+
+        def check(path: str, stamp: Stamp) -> None:
+            check_file(self._store, path, stamp, self.kind)
+
+        paths, stamps, first = self._paths, table.stamps, 0
+        ends = time.monotonic() + AT_HAND
+        while first < len(paths) and self._store.random_access and time.monotonic() < ends:
+            check(paths[first], stamps[first])
+            first += 1
+        self._each(check, paths[first:], stamps[first:])
 
     def _indexed(self) -> list[Any]:
         """The index of each file."""

@@ -185,7 +185,7 @@ class Columns:
             snapshot = source.snapshot()
             first = snapshot.located(canonical(snapshot, snapshot.extent)[:1])
             few = Extents(first.partition[:1], first.start[:1], first.stop[:1].clip(max=first.start[:1] + _LOOKED_AT))
-            reader, lease = self.reader(source), SlabPool().lease()
+            reader, lease = self.reader(source), SlabPool().lease(0)
             try:
                 self._settle(reader.read(few, lease))
             finally:

@@ -40,15 +40,22 @@ class ReaderWork:
 class ReadTask:
     """One read: its extents, and, once `done` is set, its block or the error in place of one.
 
-    alone  a reader for this read alone, in place of the thread's own; None: that
-    lent   whether its rows are to lie side by side, in memory that is lent
-    bytes  that the block's values take, once it is there
+    alone    a reader for this read alone, in place of the thread's own; None: that
+    lent     whether its rows are to lie side by side, in memory that is lent
+    expects  about how many bytes its values take; None: nobody knows
+    bytes    that the block's values take, once it is there
     """
 
     def __init__(
-        self, extents: Extents, estimate: Callable[[], int], alone: OpenReader | None = None, *, lent: bool = False
+        self,
+        extents: Extents,
+        estimate: Callable[[], int],
+        alone: OpenReader | None = None,
+        *,
+        lent: bool = False,
+        expects: int | None = None,
     ) -> None:
-        self.extents, self.alone, self.lent = extents, alone, lent
+        self.extents, self.alone, self.lent, self.expects = extents, alone, lent, expects
         self.bytes = 0
         self._estimate = estimate
         self._memory: int | None = None
@@ -251,7 +258,7 @@ class ReadPool:
     def _read(self, reader: Reader, task: ReadTask) -> Block:
         if task.alone is not None:
             reader = task.alone(self._stop)
-        lease = self._slabs.lent() if task.lent else self._slabs.lease()
+        lease = self._slabs.lent() if task.lent else self._slabs.lease(task.expects)
         try:
             return reader.read(task.extents, lease)
         except BaseException:

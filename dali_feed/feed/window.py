@@ -174,7 +174,8 @@ def _tasks(plan: WindowPlan, sizes: MeanSize) -> tuple[list[ReadTask], Rows]:
     while a < len(ends):
         b = max(a + 1, int(np.searchsorted(ends, first + per_read, side="right")))
         rows = int(ends[b - 1]) - first
-        tasks.append(ReadTask(plan.extents[run : runs[b - 1]], partial(sizes.slabs, rows)))
+        read = plan.extents[run : runs[b - 1]]
+        tasks.append(ReadTask(read, partial(sizes.slabs, rows), expects=sizes.dense(rows)))
         first, run = first + rows, int(runs[b - 1])
         edges.append(first)
         a = b

@@ -21,6 +21,7 @@ from dali_feed import sync
 from dali_feed.errors import ConfigError
 
 SLAB_BYTES = 8 << 20
+LITTLE = 256 << 10  # bytes of a slab, up to which clearing a huge page costs more than faults of small ones
 _NO_ROOM = memoryview(bytearray())  # `room` promises a view that can be written, one of no bytes too
 
 
@@ -45,12 +46,14 @@ class LeaseMark(NamedTuple):
 class Lease:
     """Memory that a block's bytes lie in: slabs, more while the block is read, given back whole. For one thread.
 
-    pool   what gives and takes the slabs
-    dense  whether its memory is lent
+    pool     what gives and takes the slabs
+    dense    whether its memory is lent
+    expects  about how many bytes it will hold, where that is known: a new slab for a few is of small pages
     """
 
-    def __init__(self, pool: SlabPool, *, dense: bool = False) -> None:
+    def __init__(self, pool: SlabPool, *, dense: bool = False, expects: int | None = None) -> None:
         self.pool, self._dense = pool, dense
+        self._huge = expects is None or expects > LITTLE
         self._slabs: list[memoryview] = []
         self._free = _NO_ROOM
         self._filled = 0
@@ -88,7 +91,8 @@ class Lease:
         self.pool._give(back, 0, lent=self._dense)
 
     def _added(self, size: int) -> memoryview:
-        taken = self.pool._take(size, lent=self._dense)
+        huge = self._huge or bool(self._slabs)  # the first is full: it is more than was expected
+        taken = self.pool._take(size, lent=self._dense, huge=huge)
         self._slabs.append(taken)
         return taken
 
@@ -149,9 +153,9 @@ class SlabPool:
         self.peak = 0  # of both together
         self.filled = 0
 
-    def lease(self) -> Lease:
-        """A lease that holds nothing yet."""
-        return Lease(self)
+    def lease(self, expects: int | None = None) -> Lease:
+        """A lease that holds nothing yet; `expects`: about how many bytes it will, where that is known."""
+        return Lease(self, expects=expects)
 
     def lent(self) -> Lease:
         """A dense one, whose memory is lent (`Lease.dense`)."""
@@ -163,13 +167,13 @@ class SlabPool:
             self.kept += more
             self.peak = max(self.peak, self.leased + self.kept)
 
-    def _take(self, size: int, *, lent: bool) -> memoryview:
+    def _take(self, size: int, *, lent: bool, huge: bool) -> memoryview:
         with self._lock:
             self.leased += size
             self.peak = max(self.peak, self.leased + self.kept)
             if size == self.slab_bytes and self._idle and not lent:
                 return self._idle.pop()
-        return self._reused(size).data if lent else _fresh(size)
+        return self._reused(size).data if lent else _fresh(size, huge=huge)
 
     def _give(self, slabs: list[memoryview], filled: int, *, lent: bool) -> None:
         with self._lock:
@@ -181,11 +185,12 @@ class SlabPool:
                     self._idle.append(slab)
 
 
-def _fresh(size: int) -> memoryview:
+def _fresh(size: int, *, huge: bool = True) -> memoryview:
     """New memory of this process's own."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        if huge:
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(memory)
 
 

@@ -103,7 +103,9 @@ class _Entry(NamedTuple):
     stall: threading.Event | None
 
 
-def _entry(item: Item) -> _Entry:
+def _entry(item: Item | _Entry) -> _Entry:
+    if isinstance(item, _Entry):
+        return item
     stall = item.event if isinstance(item, Stall) else None
     record = item.then if isinstance(item, Stall) else item
     plain, label = (record[0], record[1]) if isinstance(record, tuple) else (record, None)
@@ -132,13 +134,14 @@ class _Scripted(Records):
         """`scripted[0]@17`."""
         return f"{self._name}[{partition}]@{position}"
 
-    def _checked(self, items: Iterable[Item]) -> list[Item]:
+    def _checked(self, items: Iterable[Item]) -> list[Item | _Entry]:
         every = list(items)
-        for k, item in enumerate(every):
-            if not isinstance(_entry(item).plain, bytes | Corrupt | Gap | Abort):
+        entries = list[Item | _Entry](map(_entry, every))
+        for k, (item, entry) in enumerate(zip(every, entries, strict=True)):
+            if not isinstance(_entry(entry).plain, bytes | Corrupt | Gap | Abort):
                 rule = "items must be bytes, (bytes, label) or scripted faults"
                 raise ConfigError(f"{type(self).__name__}: {rule}; found {item!r} at {k}")
-        return every
+        return entries
 
     def _raise_abort(self, abort: Abort, partition: int, position: int) -> None:
         raise abort.exception or SourceError(f"{self.where(partition, position)}: the script aborts the read here")

@@ -26,7 +26,7 @@ from dali_feed.errors import ClosedError
 from dali_feed.external_sources import FileList
 from dali_feed.feed.disk_rows import DiskRows, decoded_row, encoded_row, key_of
 from dali_feed.records.source import Block, Member
-from dali_feed.testing.scripted import ScriptedSource, Stall
+from dali_feed.testing.scripted import ScriptedSource
 
 CACHES = {
     "bytes": Cache("1MB"),
@@ -90,8 +90,8 @@ def test_a_payload_that_is_read_again_ends_with_the_pass() -> None:
         partition: list[Any] = source._items[1]
         cache = made._machine.cache
         assert cache is not None
-        at = next(k for k, item in enumerate(partition) if isinstance(item, tuple))
-        partition[at] = Stall(free, then=partition[at])
+        at = next(k for k, item in enumerate(partition) if item.label is not None)
+        partition[at] = partition[at]._replace(stall=free)
         ended = []
 
         def read() -> None:

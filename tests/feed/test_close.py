@@ -29,13 +29,12 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.records.live import Pace
 from dali_feed.records.slabs import SlabPool
 from dali_feed.testing import ScriptedSource, ScriptedStream
-from dali_feed.testing.scripted import Item
 
 
 class Hangs(list[Any]):
     """Records of which one is not given before it is `free`, whatever else happens: as a user's function that hangs."""
 
-    def __init__(self, items: Sequence[Item], at: int) -> None:
+    def __init__(self, items: Sequence[Any], at: int) -> None:
         super().__init__(items)
         self.at, self.free, self.reached = at, threading.Event(), threading.Event()
 

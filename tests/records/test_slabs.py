@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.records.slabs import ALIGNED, Reused, SlabPool
+from dali_feed.records.slabs import ALIGNED, LITTLE, SLAB_BYTES, Reused, SlabPool
 
 SLAB = 4096
 
@@ -118,11 +118,8 @@ def test_small_rooms_share_a_slab() -> None:
     assert pool.leased == 2 * SLAB
 
 
-@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages")
-def test_slabs_are_private_memory_of_huge_pages() -> None:
-    """A new one is written into without a page fault for each 4 KiB, and a child's writes stay the child's."""
-    lease = SlabPool().lease()
-    start, _ = span(lease.room(1))
+def mapped(start: int) -> dict[str, str]:
+    """What the system says of the map that an address of this process lies in: its range's rights, and its flags."""
     flags: dict[str, str] = {}
     for line in Path("/proc/self/smaps").read_text().splitlines():
         name, _, told = line.partition(" ")
@@ -133,8 +130,41 @@ def test_slabs_are_private_memory_of_huge_pages() -> None:
             if flags.get("here"):
                 break
             flags = {"here": told} if first <= start < last else {}
+    return flags
+
+
+huge_pages = pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages"
+)
+
+
+@huge_pages
+def test_slabs_are_private_memory_of_huge_pages() -> None:
+    """A new one is written into without a page fault for each 4 KiB, and a child's writes stay the child's."""
+    lease = SlabPool().lease()
+    start, _ = span(lease.room(1))
+    flags = mapped(start)
     assert flags["here"].startswith("rw-p")
     assert "hg" in flags["VmFlags:"].split()
+    lease.release()
+
+
+@huge_pages
+@pytest.mark.parametrize(
+    ("expects", "rooms", "huge"),
+    [
+        (LITTLE, [100], [False]),  # to clear a page of 2 MB for it takes longer than to fill it
+        (LITTLE + 1, [100], [True]),
+        (100, [SLAB_BYTES // 2, SLAB_BYTES // 2, 100], [False, False, True]),  # they were more than was expected
+        (100, [SLAB_BYTES, 2 * SLAB_BYTES], [False, True]),
+    ],
+)
+def test_a_slab_for_a_few_bytes_is_of_small_pages(expects: int, rooms: list[int], huge: list[bool]) -> None:
+    """And it is private memory as well; a read that outgrows what was expected goes on in huge pages."""
+    lease = SlabPool().lease(expects)
+    here = [mapped(span(lease.room(size))[0]) for size in rooms]
+    assert [each["here"][:4] for each in here] == ["rw-p"] * len(rooms)
+    assert ["hg" in each["VmFlags:"].split() for each in here] == huge
     lease.release()
 
 
