@@ -232,7 +232,7 @@ def test_a_long_read_looks_around(embedded: Kafka, monkeypatch: pytest.MonkeyPat
 
 def test_a_reader_that_another_thread_closes_ends_its_read(embedded: Kafka) -> None:
     """With ClosedError, at whatever place of the read it is, and nothing is used after it was given back."""
-    values = [b"%06d" % n * 20 for n in range(20_000)]
+    values = [b"%06d" % n * 20 for n in range(5_000)]
     embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(values)], partitions=1)
     said = list[BaseException]()
     for turn in range(30):
@@ -249,7 +249,7 @@ def test_a_reader_that_another_thread_closes_ends_its_read(embedded: Kafka) -> N
         thread = threading.Thread(target=work)
         thread.start()
         begun.wait()
-        for _ in range(turn * 60_000):  # to another place of a read in each turn
+        for _ in range(turn * 15_000):  # to another place of a read in each turn
             pass
         reader.close()
         thread.join()
