@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -74,8 +75,9 @@ def test_the_rest_is_equal_after_any_batch(case: str) -> None:
             rest = [seen(batch) for batch in other]
             over = n and n % per_epoch == 0  # at the last batch: what is left of its epoch is nothing
             assert rest == ([] if over else batches[n : (n // per_epoch + 1) * per_epoch])
-            if n < per_epoch:
-                assert [seen(batch) for batch in other] == batches[per_epoch:]
+            if n < per_epoch:  # the epoch behind it: all of it after the first and the last state, of others the begin
+                more = None if n in (0, per_epoch - 1) else 2
+                assert [seen(batch) for batch in islice(other, more)] == batches[per_epoch:][:more]
 
 
 def test_restored_to_another_batch_size_the_line_goes_on() -> None:
