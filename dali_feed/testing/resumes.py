@@ -114,10 +114,9 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     wanted = runs[sizes[0]]
     for size in sizes[1:]:
         check.same_run(wanted, runs[size], f"world size {size} beside {sizes[0]}")
-    for k, size in enumerate(sizes):
-        saved_at = sizes[k - 1]  # another one where there is one
-        for position in _chosen(positions, wanted.batches):
-            check.restore(runs[saved_at].states[position], position, size, saved_at, runs[size])
+    for position, k in _restores(_chosen(positions, wanted.batches), len(sizes)):
+        size, saved_at = sizes[k], sizes[k - 1]  # another one where there is one
+        check.restore(runs[saved_at].states[position], position, size, saved_at, runs[size])
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +401,11 @@ def _chosen(positions: int | Sequence[int], batches: int) -> list[int]:
     if wrong or not positions:
         raise ConfigError(f"positions: must be numbers of batches in 0..{batches}; found {list(positions)}")
     return sorted(set(positions))
+
+
+def _restores(positions: Sequence[int], sizes: int) -> Iterator[tuple[int, int]]:
+    """After how many batches which of so many world sizes is gone on with."""
+    return itertools.product(positions, range(sizes))
 
 
 # A stream: the good records of each partition, in order.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kit.broker.handle import Kafka, in_transactions
 from kit.images import QUICK, broken_png, jpeg, labelled
+from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed.errors import BadRecordLimitError
@@ -15,7 +16,7 @@ from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import order as plan
 from dali_feed.plan.order import Shuffle
-from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
+from dali_feed.testing import Message, ScriptedSource
 from dali_feed.testing.scripted import Corrupt, Gap
 
 STRICT = BadRecords(limit=0)
@@ -104,7 +105,7 @@ def test_it_resumes_anywhere(shuffle: bool | Shuffle, gaps: list[range]) -> None
     """From any batch, at any world size, what is borrowed is the same, and nothing else is read than what is needed."""
     source = ScriptedSource(holed(56, *gaps), extent=4, partitions=2, first=3)
     absent = sum(map(len, gaps))
-    assert_resumes_anywhere(source, shuffle=shuffle, lanes=4, world_sizes=(1, 2, 4), absent=absent)
+    assert_resumes_in_turn(source, shuffle=shuffle, lanes=4, world_sizes=(1, 2, 4), absent=absent)
 
 
 @pytest.mark.parametrize("holes", ["replace", "auto"])

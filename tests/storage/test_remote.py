@@ -23,6 +23,7 @@ from kit.broker.handle import Kafka, payloads
 from kit.claimed import claim_headers
 from kit.packed_images import plain, striped
 from kit.produced import block_of
+from kit.resumes import assert_resumes_in_turn
 from kit.web import Web
 
 from dali_feed import DataLoader, Shuffle
@@ -49,7 +50,7 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import storage_of
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import remote
-from dali_feed.testing import Message, assert_resumes_anywhere
+from dali_feed.testing import Message
 
 __all__ = ["plain"]  # a fixture
 
@@ -158,7 +159,7 @@ def test_a_run_resumes_anywhere_without_etags(tars: dict[str, bytes]) -> None:
         for name in web.files:
             web.faults[name].extend(["503", "reset", "short"])
         columns = {"label": Number("cls"), "bytes": Bytes("jpg")}
-        assert_resumes_anywhere(source, batch_size=40, positions=[1], columns=columns)
+        assert_resumes_in_turn(source, batch_size=40, positions=[1], columns=columns)
         assert not any(web.faults.values())
 
 

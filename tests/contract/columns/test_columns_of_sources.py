@@ -19,13 +19,14 @@ from kit.broker.real import Cluster
 from kit.images import QUICK, encoded, jpeg
 from kit.inside import Source, write_shard
 from kit.member_shards import shards
+from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Info, Shuffle, formats
 from dali_feed.columns import Array, Boxes, Bytes, Column, Image, JsonValue, Keypoints, Mask, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet, Table
-from dali_feed.testing import Message, assert_resumes_anywhere
+from dali_feed.testing import Message
 
 
 def topic(kafka: Kafka, name: str) -> KafkaTopic:
@@ -150,7 +151,7 @@ def test_columns_resume_anywhere(tmp_path: Path, name: str) -> None:
         source: Source = table()
     else:
         source = files(tmp_path) if name == "files" else shards(tmp_path, broken={"5.txt": b"\xff"})
-    assert_resumes_anywhere(
+    assert_resumes_in_turn(
         source, columns=WANTED[name], shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), positions=3
     )
 
@@ -159,7 +160,7 @@ def test_a_topics_columns_resume_anywhere(kafka: Kafka) -> None:
     """With its holes and a member that is missing."""
     columns: dict[str, Column] = {"value": JsonValue("value"), "name": Text("name")}
     source = topic(kafka, "resumed")
-    assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=3)
+    assert_resumes_in_turn(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=3)
 
 
 def test_a_format_finds_members_in_the_value(kafka: Kafka) -> None:
@@ -329,7 +330,7 @@ def test_every_kind_resumes_anywhere_and_a_bad_member_costs_its_slot(
         assert batch["points"].count.tolist() == [1] * 4
     assert len(told) == len(MEMBERS)
     assert all(sum(name.format(member) in reason for reason in told) for member in MEMBERS if member != "jpg")
-    assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=1)
+    assert_resumes_in_turn(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=1)
 
 
 def test_a_format_over_the_real_broker(real_broker: Cluster) -> None:

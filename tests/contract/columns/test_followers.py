@@ -11,6 +11,7 @@ import pytest
 import torch
 from kit.followers import GEOMETRY, columns, pictured
 from kit.images import QUICK, encoded
+from kit.resumes import assert_resumes_in_turn
 from PIL import Image as Pillow
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
@@ -19,7 +20,6 @@ from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.columns import Boxes, Bytes, Column, Counted, Image, Keypoints, Mask, Number
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
-from dali_feed.testing import assert_resumes_anywhere
 
 
 def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_followers_resume_anywhere(tmp_path: Path) -> None:
     source = pictured(tmp_path, mask=b"junk")
     padded: dict[str, Column] = {"boxes": Boxes("boxes", more=1, most=3), "points": Keypoints("points", most=2)}
     made = columns(v2.RandomResizedCrop(12)) | padded
-    assert_resumes_anywhere(source, columns=made, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2, 4), positions=3)
+    assert_resumes_in_turn(source, columns=made, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2, 4), positions=3)
 
 
 @pytest.mark.parametrize("engine", ["host", "dali"])

@@ -15,13 +15,13 @@ import torch
 from kit.images import QUICK, bad_tables
 from kit.inside import leased, running
 from kit.member_shards import shards
+from kit.resumes import assert_resumes_in_turn
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle, Tuning
 from dali_feed.columns import Bytes, Column, Image, Mask, Number
 from dali_feed.errors import BadRecordLimitError, ConfigError, FormatError, WaitError
-from dali_feed.testing import assert_resumes_anywhere
 
 COUNT = 24
 IN_ORDER = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # of the two shards
@@ -190,7 +190,7 @@ def test_decoded_columns_resume_anywhere(tmp_path: Path, *, image: bool) -> None
     columns |= {"image": Image("jpg", v2.RandomResizedCrop(8))} if image else {}
     source = shards(tmp_path)
     how: dict[str, Any] = {"lanes": 4, "world_sizes": (1, 2, 4), "positions": 2}
-    assert_resumes_anywhere(source, columns=columns, shuffle=Shuffle(3, 2), **how)
+    assert_resumes_in_turn(source, columns=columns, shuffle=Shuffle(3, 2), **how)
 
 
 def test_torchs_operations_have_one_thread_in_each_of_ours(tmp_path: Path) -> None:

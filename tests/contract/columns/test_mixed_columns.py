@@ -12,13 +12,13 @@ import pytest
 import torch
 from kit.images import QUICK, encoded
 from kit.member_shards import shards
+from kit.resumes import assert_resumes_in_turn
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode, Mixing, Shuffle
 from dali_feed.columns import Array, Boxes, Bytes, Column, Image, Mask, Number, Text
 from dali_feed.external_sources import ShardSet
-from dali_feed.testing import assert_resumes_anywhere
 
 FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
 IMAGE = Image("jpg", FLOAT)
@@ -157,4 +157,4 @@ def test_it_resumes_anywhere(tmp_path: Path) -> None:
     """At every world size, in the middle of an epoch."""
     source = shard(tmp_path / "0.tar", turned=False)
     wanted = columns() | {"x": Bytes("f32", decode=lambda data: float(len(data[:12].cast("f"))))}
-    assert_resumes_anywhere(source, columns=wanted, lanes=4, world_sizes=(1, 2, 4), positions=2, absent=0)
+    assert_resumes_in_turn(source, columns=wanted, lanes=4, world_sizes=(1, 2, 4), positions=2, absent=0)

@@ -17,13 +17,14 @@ from kit.broker.handle import Kafka
 from kit.images import QUICK, jpeg
 from kit.inside import Extents, Pieces, SlabPool, Source, open_reader
 from kit.member_shards import shards
+from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, formats
 from dali_feed.columns import Array, Bytes, Column, Image, JsonValue, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet, Table
-from dali_feed.testing import Message, assert_resumes_anywhere
+from dali_feed.testing import Message
 
 CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
@@ -234,7 +235,7 @@ def test_it_resumes_anywhere(tmp_path: Path, embedded: Kafka, member: str) -> No
     """At world sizes 1, 2 and 4, with a record that cannot be parsed."""
     columns = {"x": Array(f"{member}:body.x", "float32", (2,)), "label": Number(f"{member}:body.label")}
     source = PLACES[member](tmp_path, embedded)
-    assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=2)
+    assert_resumes_in_turn(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=2)
 
 
 class Counting:

@@ -18,6 +18,7 @@ from kit.by_hand import npy
 from kit.images import QUICK, broken_png
 from kit.inside import write_shard
 from kit.member_shards import shards
+from kit.resumes import assert_resumes_in_turn
 from tokenizers import models, pre_tokenizers, processors
 
 from dali_feed import BadRecords, DataLoader
@@ -183,7 +184,7 @@ def test_a_state_gives_the_rest_at_any_world_size(tmp_path: Path, options: dict[
     """The same rows in each step of one, two and four ranks, and from any of their states; a bad text costs its own."""
     source = shards(tmp_path, 40, broken={"7.txt": b"\xff"})
     columns: dict[str, Column] = {"tokens": Packed("txt", repeated, 5, **options), "text": Text("txt")}
-    assert_resumes_anywhere(source, batch_size=12, lanes=4, world_sizes=(1, 2, 4), positions=[0, 2, 4], columns=columns)
+    assert_resumes_in_turn(source, batch_size=12, lanes=4, world_sizes=(1, 2, 4), positions=[0, 2, 4], columns=columns)
 
 
 class Across(Packed):
@@ -321,7 +322,7 @@ def test_a_collate_fn_gets_the_rows_of_each_record(tmp_path: Path) -> None:
 def test_a_run_resumes_anywhere(tmp_path: Path) -> None:
     """A state taken after any batch gives the rest at other world sizes."""
     columns = {"x": Array("f32", "float32", (None, 4), ragged="pad", most=3), "n": Number("cls")}
-    assert_resumes_anywhere(in_shards(tmp_path), columns=columns, shuffle=True, positions=3)
+    assert_resumes_in_turn(in_shards(tmp_path), columns=columns, shuffle=True, positions=3)
 
 
 @pytest.mark.usefixtures("cache_home")

@@ -13,13 +13,14 @@ from kit.broker.handle import Kafka
 from kit.images import QUICK, jpeg, png
 from kit.inside import Extents, Feed, write_shard
 from kit.member_shards import shards
+from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed import Shuffle
 from dali_feed.errors import ConfigError, SourceError
 from dali_feed.external_sources import MDS, KafkaTopic, ShardSet, TFRecords
 from dali_feed.packing import pack
-from dali_feed.testing import Message, assert_resumes_anywhere
+from dali_feed.testing import Message
 
 
 def rows(source: Any, *members: str) -> list[tuple[Any, ...]]:
@@ -195,4 +196,4 @@ def test_a_set_of_a_topic_resumes_anywhere(topic: KafkaTopic, tmp_path: Path) ->
     found = blocks.rows(source, extents=Extents.one(1, 0, 10))
     assert [k for k, row in enumerate(found) if not row] == [2]
     assert [int(row["label"]) for row in found if row] == [1, 4, *range(10, 30, 3)]
-    assert_resumes_anywhere(source, transform=CROP)
+    assert_resumes_in_turn(source, transform=CROP)

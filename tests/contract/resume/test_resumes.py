@@ -14,6 +14,7 @@ import pytest
 from kit.broker.handle import Kafka, in_transactions
 from kit.images import broken_png, jpeg, labelled, text
 from kit.inside import Abort, Block, Corrupt, Extents, Gap, Lease, Reader, Snapshot, write_shard
+from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed import Shuffle
@@ -67,7 +68,7 @@ def test_files_and_shards_resume_anywhere(kind: str, shuffle: bool | Shuffle, tm
         write_shard(tmp_path / "s-0.tar", [(image, n) for n, image in enumerate(images[:15])])
         write_shard(tmp_path / "s-1.tar", [(image, n) for n, image in enumerate(images[15:])])
         source = ShardSet(str(tmp_path / "s-*.tar"))
-    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, positions=4, absent=0)
+    assert_resumes_in_turn(source, transform=CROP, shuffle=shuffle, positions=4, absent=0)
 
 
 @pytest.mark.parametrize("shuffle", [Shuffle(4, 2), False], ids=["windows", "in order"])
@@ -79,7 +80,7 @@ def test_a_topic_resumes_anywhere(kafka: Kafka, shuffle: bool | Shuffle) -> None
     messages = [Message(v, headers=(("label", b"3"),), partition=n % 5 // 3) for n, v in enumerate(values)]
     kafka.publish(topic, [*messages, Message(None, partition=0)])
     source = KafkaTopic(topic, kafka.servers)
-    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, positions=3, absent=0)
+    assert_resumes_in_turn(source, transform=CROP, shuffle=shuffle, positions=3, absent=0)
 
 
 @pytest.mark.parametrize(("holes", "absent"), [("replace", 2 * 5 + 4), ("auto", 0)])
@@ -89,7 +90,7 @@ def test_a_topic_with_aborted_transactions_resumes_anywhere(real_kafka: Kafka, h
     records = [Message(jpeg(n), headers=(("label", b"%d" % (n % 5)),)) for n in range(20)]
     in_transactions(real_kafka, topic, records, 5, lambda turn: bool(turn % 2))
     source = KafkaTopic(topic, real_kafka.servers, holes=holes)
-    assert_resumes_anywhere(source, transform=CROP, shuffle=Shuffle(4, 3), positions=3, absent=absent)
+    assert_resumes_in_turn(source, transform=CROP, shuffle=Shuffle(4, 3), positions=3, absent=absent)
 
 
 class Broken(ScriptedSource):

@@ -13,6 +13,7 @@ import torch
 from kit.blocks import Reads
 from kit.images import QUICK
 from kit.inside import Extents
+from kit.resumes import assert_resumes_in_turn
 
 from dali_feed import DataLoader, Shuffle
 from dali_feed.columns import Array, Image, Number
@@ -24,7 +25,6 @@ from dali_feed.errors import (
     SourceError,
 )
 from dali_feed.external_sources import Arrays
-from dali_feed.testing import assert_resumes_anywhere
 
 ROWS = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 9, 12, 3), np.uint8)
@@ -78,7 +78,7 @@ def test_arrays_in_memory_are_not_copied_before_the_batch() -> None:
 def test_arrays_resume_anywhere(tmp_path: Path, kind: str, shuffle: bool | Shuffle) -> None:
     """A state taken after any batch gives the rest at world sizes 1 and 2; nothing is absent."""
     columns = {"row": Array("row", "float32", (5,))}
-    assert_resumes_anywhere(made(kind, tmp_path), columns=columns, shuffle=shuffle, positions=2, absent=0)
+    assert_resumes_in_turn(made(kind, tmp_path), columns=columns, shuffle=shuffle, positions=2, absent=0)
 
 
 def test_dtype_and_shape_are_the_files_own(tmp_path: Path) -> None:

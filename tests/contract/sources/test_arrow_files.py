@@ -15,12 +15,13 @@ from kit.blocks import rows as rows_of
 from kit.broker.handle import Kafka
 from kit.images import QUICK, jpeg
 from kit.inside import Extents, Pieces
+from kit.resumes import assert_resumes_in_turn
 
 from dali_feed import DataLoader
 from dali_feed.columns import Array, Bytes, Number, Text
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources import FileList, KafkaTopic, Table
-from dali_feed.testing import Message, assert_resumes_anywhere
+from dali_feed.testing import Message
 
 IMAGES = [jpeg(n) for n in range(30)]
 TEXTS = [None if n == 4 else f"row {n}" for n in range(30)]
@@ -79,7 +80,7 @@ def test_arrow_files_resume_anywhere(tmp_path: Path, compression: str | None) ->
     """A state taken after any batch gives the rest at world sizes 1 and 2: single rows of a map, or whole batches."""
     columns = {"x": Array("x", "float32", (2,)), "text": Text("large")}
     source = Table(written(tmp_path / "a.arrow", "stream", compression))
-    assert_resumes_anywhere(source, columns=columns, shuffle=True, positions=2, absent=0)
+    assert_resumes_in_turn(source, columns=columns, shuffle=True, positions=2, absent=0)
 
 
 def test_images_and_labels_without_columns(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import torch
 from kit.blocks import Reads, columns_of, reasons
 from kit.images import QUICK, jpeg, labelled, png
 from kit.inside import Block, Extents
+from kit.resumes import assert_resumes_in_turn
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.errors import SourceNotFoundError
 from dali_feed.external_sources import Table
-from dali_feed.testing import assert_resumes_anywhere
 
 pa = pytest.importorskip("pyarrow")
 
@@ -159,7 +159,7 @@ def test_it_resumes_anywhere() -> None:
     ]
     rows = np.random.default_rng(0).permutation(45)[:40]
     source = Table(pa.concat_tables(parts), rows=rows)
-    assert_resumes_anywhere(source, shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), absent=0)
+    assert_resumes_in_turn(source, shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), absent=0)
 
 
 def test_engine_dali_takes_views_of_a_table() -> None:

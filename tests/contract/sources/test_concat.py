@@ -15,13 +15,14 @@ from kit.blocks import rows, taken
 from kit.broker.handle import Kafka, value
 from kit.images import jpeg, labelled
 from kit.inside import Corrupt, Extents, Feed, Gap, Pieces, SlabPool, open_reader, unpack_ids, write_shard
+from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.columns import Bytes, Column, Image, JsonValue, Number, Text
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.external_sources import Concat, FileList, KafkaTopic, Mix, ShardSet
-from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
+from dali_feed.testing import Message, ScriptedSource
 
 QUICK = Tuning(threads=1, readers=1)
 CROP = v2.RandomResizedCrop(8, scale=(0.3, 1.0))
@@ -74,7 +75,7 @@ def test_shards_files_a_topic_and_faults_resume_anywhere(tmp_path: Path, embedde
             Concat([files(tmp_path / "f", 6), ScriptedSource(faulty, extent=3)]),
         ]
     )
-    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, absent=1, positions=3)
+    assert_resumes_in_turn(source, transform=CROP, shuffle=shuffle, absent=1, positions=3)
 
 
 def test_labels_of_two_kinds_are_an_error_that_names_the_sources() -> None:
@@ -250,7 +251,7 @@ def test_other_names_resume_anywhere(tmp_path: Path, embedded: Kafka, mixed: boo
     parts: list[Any] = [sets(tmp_path)[1], KafkaTopic("renamed", embedded.servers, label=None)]
     source = Mix(parts, [1, 2], stop="all") if mixed else Concat(parts)
     columns = {"image": Image("jpeg;JPEG;value", CROP), "label": Number("class;y")}
-    assert_resumes_anywhere(source, columns=columns, shuffle=True, positions=3, absent=0)
+    assert_resumes_in_turn(source, columns=columns, shuffle=True, positions=3, absent=0)
 
 
 def counted(count: int, name: str = "s", first: int = 0, **options: Any) -> ScriptedSource:
@@ -295,13 +296,13 @@ def test_a_mix_of_all_kinds_resumes_anywhere(tmp_path: Path, embedded: Kafka, sh
         [3, 1, 2],
         stop="all",
     )
-    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, absent=1, positions=3, lanes=2)
+    assert_resumes_in_turn(source, transform=CROP, shuffle=shuffle, absent=1, positions=3, lanes=2)
 
 
 def test_lanes_and_world_sizes_give_the_same_batches() -> None:
     """At four lanes, on one rank and on four."""
     source = Mix([counted(13, partitions=2), counted(29, first=100)], [1, 2], samples=50)
-    assert_resumes_anywhere(source, transform=CROP, shuffle=Shuffle(2, 3), lanes=4, world_sizes=(1, 4), positions=3)
+    assert_resumes_in_turn(source, transform=CROP, shuffle=Shuffle(2, 3), lanes=4, world_sizes=(1, 4), positions=3)
 
 
 def test_a_sample_that_comes_again_is_drawn_anew() -> None:

@@ -14,11 +14,11 @@ import zstandard
 from kit.blocks import Reads, pictures, rows
 from kit.images import jpeg
 from kit.record_files import frame, mds, packed
+from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, FormatError, MissingPackageError, SourceError
 from dali_feed.external_sources import MDS, RecordIO
-from dali_feed.testing import assert_resumes_anywhere
 
 COLUMNS = {"image": "jpeg", "label": "int", "pickled": "pkl", "caption": "str"}
 SAMPLE = [jpeg(0), struct.pack("<q", 7), b"\x80\x04.", b"hello"]
@@ -175,7 +175,7 @@ def test_packed_shards_are_read_as_what_they_were(tmp_path: Path) -> None:
 def test_packed_shards_resume_anywhere(tmp_path: Path, shuffle: bool) -> None:
     """As any source."""
     crop = v2.RandomResizedCrop(16, scale=(0.3, 1.0))
-    assert_resumes_anywhere(MDS(packed_set(tmp_path / "set")), transform=crop, shuffle=shuffle, positions=3, absent=0)
+    assert_resumes_in_turn(MDS(packed_set(tmp_path / "set")), transform=crop, shuffle=shuffle, positions=3, absent=0)
 
 
 @pytest.mark.parametrize("hashes", [("sha1",), ()], ids=["with hashes", "without"])

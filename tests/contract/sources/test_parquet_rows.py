@@ -13,12 +13,12 @@ import pytest
 from kit.blocks import Reads, rows
 from kit.images import QUICK, jpeg
 from kit.inside import Extents
+from kit.resumes import assert_resumes_in_turn
 
 from dali_feed import BadRecords, DataLoader, Shuffle
 from dali_feed.columns import Array, Bytes, Number, Text
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources import Table
-from dali_feed.testing import assert_resumes_anywhere
 
 IMAGES = [jpeg(n) for n in range(30)]
 
@@ -158,7 +158,7 @@ def test_parquet_resumes_anywhere(tmp_path: Path, shuffle: bool | Shuffle) -> No
     """A state taken after any batch gives the rest at world sizes 1 and 2; nothing is absent."""
     columns = {"x": Array("x", "float32", (2,)), "text": Text("text")}
     source = Table(written(tmp_path))
-    assert_resumes_anywhere(source, columns=columns, shuffle=shuffle, positions=2, absent=0)
+    assert_resumes_in_turn(source, columns=columns, shuffle=shuffle, positions=2, absent=0)
 
 
 def test_files_of_both_kinds_are_one_table(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from kit.by_others import written_to
 from kit.images import QUICK, jpeg, text
 from kit.inside import write_shard
 from kit.record_files import make, tfrecord
+from kit.resumes import assert_resumes_in_turn
 from kit.written import example_bytes
 from torchvision.transforms import v2
 
@@ -27,7 +28,6 @@ from dali_feed.errors import (
     SourceError,
 )
 from dali_feed.external_sources import MDS, RecordIO, ShardSet, TFRecords
-from dali_feed.testing import assert_resumes_anywhere
 
 pytestmark = pytest.mark.usefixtures("cache_home")
 
@@ -61,13 +61,13 @@ def test_resumes_anywhere(kind: str, shuffle: bool | Shuffle, tmp_path: Path) ->
         assert [row[2] for row in pictures(source)].count(
             "the record's CRC is wrong: its bytes are not what was written"
         ) == 1
-    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, positions=3, absent=0)
+    assert_resumes_in_turn(source, transform=CROP, shuffle=shuffle, positions=3, absent=0)
 
 
 def test_columns_resume_anywhere(tmp_path: Path) -> None:
     """Images and numbers by the names of features."""
     columns = {"image": Image("image/encoded", v2.Resize((8, 8))), "n": Number("image/class/label")}
-    assert_resumes_anywhere(make("tfrecord", tmp_path), columns=columns, positions=2, world_sizes=(2,), absent=0)
+    assert_resumes_in_turn(make("tfrecord", tmp_path), columns=columns, positions=2, world_sizes=(2,), absent=0)
 
 
 @each
