@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -289,7 +289,6 @@ class RealBroker(Cluster):
                of what is measured
     listeners  further ones: name -> (port of 127.0.0.1, protocol)
     more       further lines of its properties
-    users      of SCRAM, as `kafka-storage format --add-scram` takes them
     first      the first on a machine: it leaves here what later ones begin with
     """
 
@@ -302,7 +301,6 @@ class RealBroker(Cluster):
         brief: bool = False,
         listeners: Mapping[str, tuple[int, str]] | None = None,
         more: str = "",
-        users: Sequence[str] = (),
         first: Path | None = None,
     ) -> None:
         self._plain, self._sasl, self._behind, self._link, own = free_ports(5)
@@ -343,8 +341,8 @@ class RealBroker(Cluster):
         if begun is not None:
             classes = begun / _CLASSES  # where it could be made
             self._options += [f"-XX:SharedArchiveFile={classes}", *_QUIET] if classes.is_file() else []
-        if begun is None or users:
-            self._format(users)
+        if begun is None:
+            self._format()
         else:
             self._copy_storage(begun / _STORAGE, node)
         if first is not None:
@@ -361,10 +359,9 @@ class RealBroker(Cluster):
             assert found == 1, (name, text)
         meta.write_text(text)
 
-    def _format(self, users: Sequence[str]) -> None:
-        command = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
-        command += [part for user in users for part in ("--add-scram", user)]
-        done = subprocess.run(self._java(*command, "-c"), capture_output=True, text=True, check=False)
+    def _format(self) -> None:
+        command = self._java("kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             msg = f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}"
             raise RuntimeError(msg)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from typing import Self
 
 import trustme
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from kit.broker.real import RealBroker, free_ports
 
 SCRAM_PASSWORD = "scram-pass-7261"
-_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_SCRAM = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 _OF_TLS = """\
 ssl.keystore.type=PEM
 ssl.keystore.location={good}
@@ -48,8 +50,15 @@ class Secured(RealBroker):
             brief=True,
             listeners={"USERS": (users, "SASL_SSL"), "MUTUAL": (mutual, "SSL"), "EXPIRED": (expired, "SSL")},
             more=_OF_TLS.format(root=folder / "root.pem", good=folder / "good.pem", expired=folder / "expired.pem"),
-            users=[f"{each}=[name=alice,password={SCRAM_PASSWORD}]" for each in _SCRAM],
         )
+
+    def start(self) -> Self:
+        """Start it, and let alice have a password."""
+        super().start()
+        for each in _SCRAM:  # of one user a request takes one
+            made = UserScramCredentialUpsertion("alice", ScramCredentialInfo(each, 4096), SCRAM_PASSWORD.encode())
+            self.admin.alter_user_scram_credentials([made])["alice"].result(60)
+        return self
 
     def _certify(self) -> None:
         root, past = trustme.CA(), dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
