@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
+import hashlib
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.broker.real import jars
+from kit.broker.real import cache, jars, java_version
 from kit.limits import LONG
 
 RECORDS = 40
 FIRST = 1_700_000_000_000  # milliseconds since 1970
 ABORTED = frozenset(n for n in range(RECORDS) if n // 5 % 2)  # of transactions of five
 SOURCE = Path(__file__).with_name("OtherClient.java")
+_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +47,25 @@ def java_missing() -> str | None:
     return None if "jdk.compiler" in modules else "this Java has no compiler (a JRE): OtherClient.java needs a JDK"
 
 
+def _compiled() -> Path:
+    """The folder of its classes, for this source and these jars: made once on a machine, as that takes longest."""
+    key = hashlib.sha256(SOURCE.read_bytes() + jars().name.encode() + java_version().encode())
+    folder = cache() / f"other-client-{key.hexdigest()[:16]}"
+    if not folder.is_dir():
+        cache().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache()) as work:
+            compiler = ["java", *_OPTIONS, "-m", "jdk.compiler/com.sun.tools.javac.Main", "-encoding", "UTF-8"]
+            command = [*compiler, "-d", f"{work}/made", "-cp", ":".join(map(str, jars().glob("*.jar"))), str(SOURCE)]
+            subprocess.run(command, check=True, timeout=LONG)
+            with contextlib.suppress(OSError):  # another was quicker
+                Path(work, "made").rename(folder)  # whole or not at all
+    return folder
+
+
 def java(servers: str, *orders: str) -> list[Other]:
     """Have OtherClient.java do it; what it read."""
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m", "-Dfile.encoding=UTF-8"]
-    command = ["java", *options, "-cp", f"{jars()}/*", str(SOURCE), servers, *orders]
+    options = [*_OPTIONS, "-Xmx128m", "-cp", f"{jars()}/*:{_compiled()}"]
+    command = ["java", *options, SOURCE.stem, servers, *orders]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     assert done.returncode == 0, done.stderr
     return [_parsed(line.split()[1:]) for line in done.stdout.splitlines() if line.startswith("read ")]

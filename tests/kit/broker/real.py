@@ -139,12 +139,13 @@ def brought(pom: Path, folder: Path) -> Path:
     return folder
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """The folder of what is brought or made once on a machine."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dali_feed")
 
 
 def _jars_dir() -> Path:
-    return Path(os.environ.get("DALI_FEED_KAFKA_DIR", _cache() / f"kafka-{kafka_version()}"))
+    return Path(os.environ.get("DALI_FEED_KAFKA_DIR", cache() / f"kafka-{kafka_version()}"))
 
 
 def _ready(folder: Path) -> bool:
@@ -198,22 +199,23 @@ class Beside:
 
 
 @functools.cache
-def _java_version() -> str:
+def java_version() -> str:
+    """What this machine's Java says of itself."""
     return subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
 
 
 def _begun() -> Path:
     """The folder of what is kept, for these jars, this Java and properties; who comes first makes it, others wait."""
-    cache, found = _cache(), jars()
-    key = [str(found.resolve()), str(found.stat().st_mtime_ns), _java_version(), _PROPERTIES]
-    folder = cache / f"{found.name}-begun-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+    place, found = cache(), jars()
+    key = [str(found.resolve()), str(found.stat().st_mtime_ns), java_version(), _PROPERTIES]
+    folder = place / f"{found.name}-begun-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
     if folder.is_dir():
         return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{found.name}-begun.lock").open("w") as lock:
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / f"{found.name}-begun.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # left when its holder ends, however it does
         if not folder.is_dir():
-            with tempfile.TemporaryDirectory(dir=cache) as work:
+            with tempfile.TemporaryDirectory(dir=place) as work:
                 made = Path(work, "made")
                 made.mkdir()
                 with RealBroker("256m", brief=True, first=made) as broker:
