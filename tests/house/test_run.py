@@ -63,17 +63,21 @@ def test_a_broker_ends_with_a_process_that_is_killed(whose: str, tmp_path: Path)
 def test_what_is_left_out_has_a_form_that_is_run(collected: list[pytest.Item]) -> None:
     """`make test` leaves out what is `long` and nothing else; none is `long` alone, but for benchmarks that only start.
 
-    `long(form="test_name")` says which test of its file is the short form.
+    `long(form="test_name")` says which test of its file is the short form, or with "folder/file.py::" before it of
+    another.
     """
     run: set[tuple[Path, str]] = set()
-    forms: dict[tuple[Path, str], str] = {}
+    forms: dict[tuple[Path, str], tuple[Path, str]] = {}
     for item in collected:
         name = item.nodeid.partition("[")[0].rpartition("::")[2]
         if (mark := item.get_closest_marker("long")) is None:
             run.add((item.path, name))
         elif item.path.parent.name != "bench":
-            forms[item.path, name] = mark.kwargs.get("form", name)
-    assert [name for (path, name), form in forms.items() if (path, form) not in run] == []
+            file, _, form = mark.kwargs.get("form", name).rpartition("::")
+            forms[item.path, name] = (TESTS / file if file else item.path), form
+    files = {item.path for item in collected}  # of a part of the tests perhaps
+    missing = [form for form in forms.values() if form not in run and (form[0] in files or not form[0].is_file())]
+    assert missing == []
     makefile = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
     recipes = dict(re.findall(r"^(test|test-long):.*\n\t.*pytest (.*)$", makefile, re.MULTILINE))
     options = {name: re.findall(r"-[mk] .*|--ignore.*|--deselect.*", recipe) for name, recipe in recipes.items()}
