@@ -176,6 +176,10 @@ def test_a_pin_without_an_id_is_still_one(link_broker: RealBroker) -> None:
     assert fingerprints != {KafkaTopic(topic, link_broker.servers).snapshot(pin).fingerprint}
 
 
+@pytest.mark.long(
+    form="external_sources/test_kafka_cluster.py"
+    "::test_one_of_three_brokers_killed_while_a_topic_is_written_followed_and_another_read"
+)
 def test_a_leader_that_moves_loses_and_repeats_nothing(own_broker: RealBroker) -> None:
     """Two brokers, both with all records: the one that leads a partition is killed, and the other takes over."""
     with RealBroker(heap="256m", joins=own_broker, brief=True) as second:
