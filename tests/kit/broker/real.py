@@ -59,6 +59,8 @@ _KEEPERS: list[subprocess.Popen[bytes]] = []  # of brokers that outlive this pro
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Each thread wakes three times a second to find nothing: of 105 these are 20, and a sixth of what an idle broker takes.
 _FEW_THREADS = "num.network.threads=1\nnum.io.threads=2\n"
+# Of a broker that nobody kills: that it lives is most of what an idle one has to say, and its controller to hear.
+_SELDOM_HEARD = "broker.heartbeat.interval.ms=3000\nbroker.session.timeout.ms=18000\n"
 
 # A killed broker cannot register again before its old session has ended: 9 seconds by default. Members of a group that
 # are killed are missed after 45, and a change is heard of with the next heartbeat. A controller would write an empty
@@ -459,7 +461,7 @@ class SharedBroker(RealBroker):
 
 def _keep(place: Path, run: int) -> None:
     """Begin one, say where it is, and wait for the end of a process."""
-    with RealBroker(brief=True) as broker:
+    with RealBroker(brief=True, more=_SELDOM_HEARD) as broker:
         at = {"servers": broker.servers, "sasl": broker.sasl_servers, "link": broker.link_servers}
         begun = place.with_suffix(".begun")
         begun.write_text(
