@@ -210,7 +210,6 @@ class Engine:
         device: Device | None,
     ) -> None:
         self.name, self.depth, self.device = program.engine, depth, device
-        self.columns = tuple(program.columns)  # whose payloads it takes
         self._program, self._images, self._late, self._workers = program, dict(images), dict(late), workers
         self._follows = [
             (number, followed, own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -108,21 +108,11 @@ class Course:
 class Flight:
     """A batch on its way: which slots of which windows it holds, and the work an engine is given.
 
-    columns  the image columns that the engine takes; the first one's images are the records' payloads
-
     With `same_size`, raises ConfigError where its images would come out in several sizes, here and when mended.
     """
 
-    def __init__(
-        self,
-        pieces: list[Piece],
-        course: Course,
-        where: Callable[[int], str],
-        columns: Sequence[str],
-        *,
-        same_size: bool,
-    ) -> None:
-        self.pieces, self.course, self._where, self._columns = pieces, course, where, columns
+    def __init__(self, pieces: list[Piece], course: Course, where: Callable[[int], str], *, same_size: bool) -> None:
+        self.pieces, self.course, self._where = pieces, course, where
         self._order = _order(pieces)
         first = pieces[0].chunk
         self.rows: NDArray[np.int64] = self._whole([p.chunk.rows for p in pieces])
@@ -130,7 +120,8 @@ class Flight:
         self.ok: NDArray[np.bool_] = self._whole([p.chunk.ok for p in pieces])
         self.values = {k: self._whole([p.chunk.values[k] for p in pieces]) for k in first.values}
         rows = {k: self._whole([p.chunk.drawn[k] for p in pieces]) for k in first.drawn}
-        self.work = self._work(self._whole([p.chunk.payloads for p in pieces]) if columns else [], rows)
+        images = {k: self._whole([p.chunk.images[k] for p in pieces]) for k in first.images}
+        self.work = Work(self.ids, images, rows, self.values)
         self._size: Any = None
         if same_size:
             sizes = self._whole([p.chunk.sizes for p in pieces])
@@ -156,13 +147,6 @@ class Flight:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def _work(self, payloads: list[memoryview], rows: dict[Any, NDArray[Any]]) -> Work:
-        """What the engine is given."""
-        images = dict.fromkeys(self._columns[:1], payloads)
-        for name in self._columns[1:]:
-            images[name] = self.values[name].decodable()
-        return Work(self.ids, images, rows, self.values)
 
     def _whole(self, chunks: list[Any]) -> Any:
         """Values of the batch, slot by slot, out of those of the chunks that its pieces are of."""
@@ -207,7 +191,7 @@ class Flight:
         self.rows, self.ids, self.ok = self.rows.copy(), self.ids.copy(), self.ok.copy()
         self.values = {k: values.copy() for k, values in self.values.items()}
         rows = {k: v.copy() for k, v in self.work.rows.items()}
-        payloads = list(self.work.payloads[self._columns[0]]) if self._columns else []
+        images = {k: list(each) for k, each in self.work.payloads.items()}
         mended: list[int] = []
         for slot in range(len(self)):
             window, at = self.place(slot)
@@ -216,8 +200,8 @@ class Flight:
             mended.append(slot)
             row, ok = window.deal(at, at + 1)
             self.rows[slot], self.ok[slot], self.ids[slot] = row[0], ok[0], window.ids[row[0]]
-            if payloads:
-                payloads[slot] = window.good_payloads(row)[0]
+            for name, each in window.good_images(row).items():
+                images[name][slot] = each[0]
             own = window.good_values(row)
             for name, values in own.items():
                 self.values[name][slot] = values[0]
@@ -226,7 +210,7 @@ class Flight:
                 rows[key][slot] = values[0]
             if self._size is not None and (sizes[0] != self._size).any():
                 raise self._several_sizes(sizes[0], slot)
-        self.work = self._work(payloads, rows)
+        self.work = Work(self.ids, images, rows, self.values)
         return mended
 
     def done(self, columns_of: ColumnsOf, lanes: int = 1) -> Batch:
@@ -234,7 +218,7 @@ class Flight:
 
         `columns_of` makes columns of what was kept, while the memory of their views is still there.
         """
-        work, further = self.work, self._columns[1:]
+        work, further = self.work, [*self.work.payloads][1:]
         first, *more = work.outputs or [Pixels(None)]
         named = dict(zip(further, more, strict=bool(further)))
         fields = columns_of(self.values | work.columns | named, lanes)

@@ -155,7 +155,7 @@ class DirectLanes:
         source.sizes.add(rows, read.task.bytes)
         window = Window.arrived([block], source.columns, source.where, block.lease.release)
         drawn, sizes = self._draw(window.sizes(window.order), block.ids, 0, window.values)
-        chunk = Chunk(window, 0, window.order, window.usable.copy(), block.ids, window.values, drawn, sizes, [])
+        chunk = Chunk(window, 0, window.order, window.usable.copy(), block.ids, window.values, drawn, sizes, {})
         self._chunk = Piece(chunk, 0, rows)
         self._dealt = [each for each in (*self._dealt, (window, block.lease.size)) if each[0].left]
         self.dealt += 1

@@ -33,8 +33,8 @@ Draw = Callable[[NDArray[Any], NDArray[np.int64], int, Mapping[str, Any]], Drawn
 class Chunk:
     """Slots first..first+n-1 of a window: the rows that fill them, and what is known of those.
 
-    values    by name the columns but the first image
-    payloads  the first image, as the engine takes it
+    values  by name the columns but the images
+    images  by column the images, as the engine takes them
     """
 
     window: Window
@@ -45,7 +45,7 @@ class Chunk:
     values: dict[str, Any]
     drawn: dict[RowKey, NDArray[Any]]
     sizes: NDArray[Any]
-    payloads: list[Any]
+    images: dict[str, list[Any]]
 
     @classmethod
     def dealt(cls, window: Window, first: int, stop: int, draw: Draw) -> Chunk:
@@ -53,7 +53,7 @@ class Chunk:
         rows, ok = window.deal(first, stop)
         ids, values = window.ids[rows], window.good_values(rows)
         drawn, sizes = draw(window.sizes(rows), ids, window.turn, values)
-        return cls(window, first, rows, ok, ids, values, drawn, sizes, window.good_payloads(rows))
+        return cls(window, first, rows, ok, ids, values, drawn, sizes, window.good_images(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -442,7 +442,7 @@ class Pass:
     def _submit(self, course: Course, pieces: list[Piece]) -> None:
         """A batch of these slots is given to the engine."""
         engine, machine = self.engine, self.machine
-        flight = Flight(pieces, course, machine.where, engine.columns, same_size=machine.same_size)
+        flight = Flight(pieces, course, machine.where, same_size=machine.same_size)
         engine.submit(flight.work, self._stop)
         machine.meter.began(len(flight))
         self._flying.append(flight)

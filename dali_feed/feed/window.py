@@ -29,8 +29,6 @@ from dali_feed.records.source import Block, Fault, Lease, Stage
 
 Rows = NDArray[np.int64]
 
-_NOTHING = memoryview(b"")
-
 
 # A window without one good record: either the arguments are wrong or the data is; this file decides which.
 #
@@ -323,15 +321,14 @@ class Window:
         fault = self.faults[row]
         return BadRecord(int(self.ids[row]), fault.reason, fault.stage, self.payload(row))
 
-    def good_payloads(self, rows: Rows) -> list[Any]:
-        """The first images of rows that `deal` gave, as decoders get them; nothing where there is no image."""
-        name = self.columns.image
-        return [_NOTHING] * len(rows) if name is None else self.values[name][rows].decodable()
+    def good_images(self, rows: Rows) -> dict[str, list[Any]]:
+        """By column the images of rows that `deal` gave, as decoders get them."""
+        return {name: self.values[name][rows].decodable() for name in self.columns.images}
 
     def good_values(self, rows: Rows) -> dict[str, Any]:
         """The other columns of rows that `deal` gave."""
-        first = self.columns.image
-        return {name: take(values, rows) for name, values in self.values.items() if name != first}
+        images = self.columns.images
+        return {name: take(values, rows) for name, values in self.values.items() if name not in images}
 
     def sizes(self, rows: Rows) -> NDArray[np.int32]:
         """Of the images of rows that `deal` gave, those of all image columns side by side, int32 (n, ...)."""
