@@ -34,10 +34,10 @@ _SOURCES = _HERE.parents[1] / "kernels"
 _FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing")
 # It is the compiler that costs here and not the run, so this one does not optimize.
 _SANITIZE = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1")
-_CTYPES: dict[str, type[ctypes._SimpleCData[Any]]] = {
-    "uint64": ctypes.c_uint64,
-    "int32": ctypes.c_int32,
-    "float32": ctypes.c_float,
+_CTYPES: dict[np.dtype[Any], type[ctypes._SimpleCData[Any]]] = {
+    np.dtype(np.uint64): ctypes.c_uint64,
+    np.dtype(np.int32): ctypes.c_int32,
+    np.dtype(np.float32): ctypes.c_float,
 }
 _Index3 = ctypes.c_uint * 3
 
@@ -61,7 +61,7 @@ class HostKernel:
     def run(self, job: Launch, begin: tuple[int, int, int] = (0, 0, 0)) -> None:
         """Run the blocks from `begin` on to the end of the grid."""
         arguments = job.arguments.values()
-        types = (_CTYPES[argument.dtype.name] for argument in arguments)
+        types = (_CTYPES[argument.dtype] for argument in arguments)
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *(ctypes.POINTER(_Index3),) * 4, *types)
         runner, kernel = self.addresses[self.variants.index(job.options)]
         corners = [ctypes.byref(_Index3(*corner)) for corner in (job.grid, job.block, begin, job.grid)]

@@ -117,13 +117,10 @@ class DeviceTensor(torch.Tensor):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.dtype == torch.bfloat16:
-            typestr = "<V2"
-        else:
-            typestr = np.dtype(str(self.dtype).removeprefix("torch.")).str
         strides = None if self.is_contiguous() else tuple(step * self.itemsize for step in self.stride())
         shape = tuple(self.shape)
-        return {"typestr": typestr, "shape": shape, "strides": strides, "data": (self.data_ptr(), False), "version": 2}
+        data = self.data_ptr(), False
+        return {"typestr": _typestr(self.dtype), "shape": shape, "strides": strides, "data": data, "version": 2}
 
     def __dlpack_device__(self) -> Any:
         return 2, self.block.device
@@ -341,15 +338,18 @@ class Torch:
 
     def _index(self, device: Any) -> int | None:
         """The number of a GPU, where it is one."""
-        if device is None or (not isinstance(device, str | torch.device | int)):
+        if isinstance(device, int):
+            index = device
+        elif isinstance(device, str | torch.device):
+            chosen = torch.device(device)
+            if chosen.type != "cuda":
+                return None
+            index = self.machine.mine.device if chosen.index is None else chosen.index
+        else:
             return None
-        device = torch.device(device) if not isinstance(device, int) else torch.device("cuda", device)
-        if device.type != "cuda":
-            return None
-        index = self.machine.mine.device if device.index is None else device.index
         if not 0 <= index < self.machine.devices:
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
-        return int(index)
+        return index
 
     def _factory(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def make(*args: Any, device: Any = None, **options: Any) -> Any:
@@ -388,13 +388,12 @@ class Torch:
             msg = "The specified pointer resides on host memory and is not registered with any CUDA device."
             raise ValueError(msg)
         block, offset = known
-        dtype = torch.from_numpy(np.empty(0, np.dtype(shown["typestr"]))).dtype
-        outline = torch.empty(shown["shape"], dtype=dtype, device="meta")
-        steps = shown.get("strides")
-        stride = outline.stride() if steps is None else [step // dtype.itemsize for step in steps]
+        dtype, size, steps = _dtype(shown["typestr"]), shown["shape"], shown.get("strides")
+        dense = [math.prod(size[place + 1 :]) for place in range(len(size))]
+        stride = dense if steps is None else [step // dtype.itemsize for step in steps]
         if index is not None and index != block.device:
             self.machine.error(f"{place()}: memory of cuda:{block.device} is shown as cuda:{index}'s")
-        made: DeviceTensor = DeviceTensor(self, block.elements(dtype, outline.size(), stride, offset), block, None)
+        made: DeviceTensor = DeviceTensor(self, block.elements(dtype, size, stride, offset), block, None)
         return made
 
     def _tensor(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -706,6 +705,17 @@ def _signature(func: Any) -> tuple[list[str], list[str]]:
     return [each.name for each in schema], [
         each.name for each in schema if each.alias_info and each.alias_info.is_write
     ]
+
+
+@functools.cache
+def _typestr(dtype: torch.dtype) -> str:
+    """NumPy's name of it."""
+    return "<V2" if dtype == torch.bfloat16 else np.dtype(str(dtype).removeprefix("torch.")).str
+
+
+@functools.cache
+def _dtype(typestr: str) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, np.dtype(typestr))).dtype
 
 
 @functools.cache
