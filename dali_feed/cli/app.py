@@ -6,6 +6,7 @@ and exit code 1; Ctrl-C is one line and 130; a usage that cannot be is 2.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +55,13 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (`arguments` None: the process's own) and exit."""
-    app(args=None if arguments is None else list(arguments), prog_name="dali-feed")
+    _built()(args=None if arguments is None else list(arguments), prog_name="dali-feed")
+
+
+@functools.cache
+def _built() -> Any:
+    """All commands as click has them, once: typer reads the signatures of all for it, which takes 40 ms."""
+    return typer.main.get_command(app)
 
 
 def _version(wanted: bool) -> None:
