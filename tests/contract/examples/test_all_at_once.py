@@ -94,12 +94,22 @@ def damaged(folder: Path, rng: np.random.Generator) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mixed", [True, False], ids=["Mix", "Concat"])
-@pytest.mark.parametrize("pixels", [False, True], ids=["records", "pixels"])
+@pytest.mark.parametrize(
+    ("mixed", "pixels", "sizes"),
+    [
+        pytest.param(True, False, (4, 1), id="Mix, records"),
+        pytest.param(True, True, (2, 4), id="Mix, pixels"),
+        pytest.param(False, False, (1, 2), id="Concat, records"),
+        pytest.param(False, True, (4, 1), id="Concat, pixels"),
+    ],
+)
 def test_batches_are_those_of_a_plain_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixed: bool, pixels: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mixed: bool, pixels: bool, sizes: tuple[int, ...]
 ) -> None:
-    """Whatever is kept, damaged, asked again of the server, bad, stopped, and resumed on one, two or four ranks."""
+    """Whatever is kept, damaged, asked again of the server, bad, stopped, and resumed on one, two or four ranks.
+
+    Each pair of what is mixed, what is kept and how many ranks go on is tried.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     rng = np.random.default_rng(0)
     striped, files = sets(tmp_path)
@@ -116,7 +126,7 @@ def test_batches_are_those_of_a_plain_run(
         web.faults["y-000000.tar"].extend(["503", "reset", "short"])
         first, state = ranks(make, 2, cache, most=2)
         assert first == plain[:2]
-        for size in (4, 1, 2):
+        for size in sizes:
             assert damaged(tmp_path / "cache", rng)
             web.faults["y-000001.tar"].clear()  # those that no read met would add up to more than five tries
             web.faults["y-000001.tar"].extend(["short", "429"])
