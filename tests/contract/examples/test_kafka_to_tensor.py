@@ -18,7 +18,7 @@ from dali_feed.testing import Message
 
 pytestmark = pytest.mark.usefixtures("each_engine")
 
-PARTITIONS, PER_PARTITION = 3, 40
+PARTITIONS, PER_PARTITION = 3, 26
 TRANSFORM = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), v2.ColorJitter(0.2)])
 
 
