@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import torch
 from kit.both_loaders import CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, both_loaders, let_go
 from kit.dali_pipelines import plain
 from kit.images import png
+from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import get_worker_info
 
 from dali_feed import DataLoader
@@ -154,8 +156,17 @@ def test_workers_that_persist(loader: Any) -> None:
         assert (first == set(second[:, 1].tolist())) is persistent
 
 
-@both_loaders
-@pytest.mark.parametrize("context", ["spawn", "fork", multiprocessing.get_context("fork")])
+CONTEXTS = ["fork", multiprocessing.get_context("fork"), "spawn"]  # of the last each worker imports torch anew
+
+
+@pytest.mark.parametrize(
+    ("loader", "context"),
+    [
+        *((functools.partial(DataLoader, device="cpu"), each) for each in CONTEXTS),
+        *((TorchLoader, each) for each in CONTEXTS[:-1]),
+        pytest.param(TorchLoader, "spawn", marks=pytest.mark.long),
+    ],
+)
 def test_contexts_that_workers_start_in(loader: Any, context: Any) -> None:
     """By name or as an object; the batches are the same."""
     made = loader(range(7), 3, num_workers=1, multiprocessing_context=context)
