@@ -119,5 +119,5 @@ EVALUATED = """
 
 def test_evaluation_on_two_processes_counts_each_sample_once(warm: Warm, tmp_path: Path) -> None:
     """10, 25 and 7 samples in fours."""
-    for said in spread(warm, tmp_path, EVALUATED):
+    for said in spread(warm, tmp_path, EVALUATED, imports="from transformers import Trainer, TrainingArguments"):
         assert said == {"exact": [True, True, True]}
