@@ -120,11 +120,16 @@ def nvdisasm() -> str:
 def instructions(kept: Kept, name: str, arch: str, variants: tuple[Options, ...]) -> list[Counter[str]]:
     """How many instructions of each name each variant of `name`.cu has when it is assembled for `arch`, "sm_90"."""
     tool = nvdisasm()
-    binary = compiled(kept, name, arch, variants, "cubin")
-    done = subprocess.run([tool, str(binary)], capture_output=True, text=True, check=True)
+    binary, about = compiled(kept, name, arch, variants, "cubin"), Path(tool).stat()
+
+    def make(path: Path) -> None:
+        path.write_bytes(subprocess.run([tool, str(binary)], capture_output=True, check=True).stdout)
+
+    made_from = binary.name, tool, str(about.st_size), str(about.st_mtime_ns)  # its name says what it was made from
+    text = kept.file(f"{name}.{arch}.sass", made_from, make).read_text()
     kernel = re.compile(rf"\n\.text\.{name}_(\d+):\n(.*?)(?=\n\.text\.|\Z)", re.DOTALL)
-    kernels = sorted((int(n), text) for n, text in kernel.findall(done.stdout))
-    return [Counter(_INSTRUCTION.findall(text)) for _, text in kernels]
+    kernels = sorted((int(n), code) for n, code in kernel.findall(text))
+    return [Counter(_INSTRUCTION.findall(code)) for _, code in kernels]
 
 
 def named(found: Counter[str], name: str) -> set[str]:
