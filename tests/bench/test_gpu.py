@@ -49,8 +49,9 @@ def printing(line: Race) -> list[str]:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The parts whose processes have begun; each ends well at once."""
+    """The parts whose processes have begun; each ends well at once, and looks at no image."""
     names: list[str] = []
+    monkeypatch.setattr(gpu, "TOY", replace(gpu.TOY, images=2))
     monkeypatch.setattr(gpu, "child", scripted({}, names))
     return names
 

@@ -171,7 +171,7 @@ def test_readers_do_not_rest_while_a_chunk_is_handed_over(tmp_path: Path) -> Non
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_run_resumes_anywhere(good: list[Path], shuffle: bool) -> None:
     """In the middle of what was read together too, at another world size."""
-    assert_resumes_anywhere(ShardSet(good, label=None), batch_size=8, shuffle=shuffle, columns=COLUMNS)
+    assert_resumes_anywhere(ShardSet(good, label=None), batch_size=16, shuffle=shuffle, columns=COLUMNS)
 
 
 BAD: list[dict[int, dict[str, bytes]]] = [
