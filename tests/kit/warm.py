@@ -73,7 +73,9 @@ asking = socket.socket(fileno=int(sys.argv[1]))
 running = {}  # by what says that it has ended, a process: its client, its number
 while True:
     ready = select.select([asking, 0, *running, *(client for client, _ in running.values())], [], [])[0]
-    if 0 in ready:  # whoever began it has ended
+    if 0 in ready:  # whoever began it has ended, and with it all that it had run
+        for ended in running:
+            signal.pidfd_send_signal(ended, signal.SIGKILL)
         sys.exit()
     for ended, (client, child) in list(running.items()):
         if ended in ready:
