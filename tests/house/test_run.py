@@ -36,6 +36,28 @@ sys.stdin.read()
 """,
 }
 
+SCRIPT = """
+import subprocess
+from kit.warm import Warm
+warm = Warm()
+subprocess.run([str(warm.python), "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"])
+"""
+
+
+def test_a_script_that_was_forked_ends_with_a_run_that_is_killed() -> None:
+    """The run goes by SIGKILL, which nobody can handle, and so does what it had forked from the warm process."""
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", SCRIPT], env=environment, text=True, stdout=subprocess.PIPE
+    ) as began:
+        assert began.stdout is not None
+        script = os.pidfd_open(int(began.stdout.readline()))
+        try:
+            began.kill()
+            assert select.select([script], [], [], LONG)[0] == [script]
+        finally:
+            os.close(script)
+
 
 @pytest.mark.waits
 @pytest.mark.usefixtures("needs_kafka")
