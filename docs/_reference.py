@@ -320,11 +320,13 @@ def call(name: str, function: Any) -> str:
 
 
 def methods(thing: type) -> Iterator[str]:
-    """A line for each public method and property of a class, its bases' too."""
+    """A line for each public method and property of a class, and of bases that have no section of their own."""
     found: dict[str, Any] = {}
     bases = [base for base in inspect.getmro(thing) if base.__module__.startswith("dali_feed")]
-    for base in reversed([base for base in bases if base is thing or base.__name__ not in NAMES]):
+    shown = [base for base in bases if base is thing or base.__name__ not in NAMES]
+    for base in reversed(shown):
         found |= {n: value for n, value in vars(base).items() if n in {"__len__", "__iter__"} or not n.startswith("_")}
+    found = {n: value for n, value in found.items() if next(base for base in bases if n in vars(base)) in shown}
     for name, value in found.items():
         function = getattr(value, "fget", None) or getattr(value, "__func__", value)
         if not inspect.isfunction(function) or not function.__doc__:

@@ -242,7 +242,7 @@ class PassClock:
         self._lock = sync.RLock()  # guards all: several threads begin passes, others look, handlers of signals close
         self._passes = 0
         self._wall = self._cpu = 0.0  # while passes are under way less by the clocks' readings when the first began
-        self._cores: float | None = None  # files are read for it: for who looks, not by each loader
+        self._cores = cores()  # of the thread that makes a loader: the loop's may be pinned later
 
     def began(self) -> None:
         """A pass more."""
@@ -263,7 +263,6 @@ class PassClock:
     def stats(self) -> CpuStats:
         """Up to now."""
         with self._lock:
-            self._cores = self._cores or cores()
             now = (time.process_time(), sync.perf_counter()) if self._passes else (0.0, 0.0)
             return CpuStats(self._cores, self._cpu + now[0], self._wall + now[1])
 

@@ -91,7 +91,8 @@ class Lease:
         self.pool._give(back, 0, lent=self._dense)
 
     def _added(self, size: int) -> memoryview:
-        huge = self._huge or bool(self._slabs)  # the first is full: it is more than was expected
+        # Where the first is full, or one record takes more, it is more than was expected.
+        huge = self._huge or bool(self._slabs) or size > self.pool.slab_bytes
         taken = self.pool._take(size, lent=self._dense, huge=huge)
         self._slabs.append(taken)
         return taken

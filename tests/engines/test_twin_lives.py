@@ -7,7 +7,7 @@ import functools
 import gc
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -313,25 +313,25 @@ WHEN: dict[str, Callable[[int], int]] = {
 }
 
 
-def ends() -> list[Any]:
-    """Each way with each call, at its first, middle or last: each pair of the three there is, all three are long.
+LACKS = {"own graph": ["launch"], "host, mixed": [kind for kind in POINTS if kind.startswith("dali")]}
+
+
+def ends() -> Iterator[Any]:
+    """Each way with each call that it makes, at its first, middle or last: each pair of the three; all three are long.
 
     The first memory of a cache is among them: it alone sees kept images that are read and not held.
     """
-    return [
-        pytest.param(name, kind, when, marks=[pytest.mark.long] if (a + b + c + 1) % len(WHEN) else [])
-        for a, name in enumerate(["dali", "host, mixed", "kept, dali", "own graph"])
-        for b, kind in enumerate(POINTS)
-        for c, when in enumerate(WHEN)
-    ]
+    for b, kind in enumerate(POINTS):
+        ways = [name for name in ("dali", "kept, dali", "own graph", "host, mixed") if kind not in LACKS.get(name, ())]
+        for (a, name), (c, when) in itertools.product(enumerate(ways), enumerate(WHEN)):
+            yield pytest.param(name, kind, when, marks=[pytest.mark.long] if (a + b + c + 2) % len(WHEN) else [])
 
 
-@pytest.mark.parametrize(("name", "kind", "when"), ends())
+@pytest.mark.parametrize(("name", "kind", "when"), [*ends()])
 def test_memory_may_end_at_any_call(play: Any, once: Any, calls: Any, name: str, kind: str, when: str) -> None:
     """The batches come whole, or an error that says so; no record is called bad, and no memory is lost."""
     wanted, point = once(name), WHEN[when](calls(name)[kind])
-    if not point:  # the way makes no such call
-        return
+    assert point, "the way makes no such call"
     with play() as machine:
         machine.fail(kind, POINTS[kind], point)
         made = WAYS[name]()

@@ -1,4 +1,4 @@
-"""The law of resume on one more source: each state, and each world size; each pair of them on some source.
+"""The law of resume on one more source: the state in the middle at each world size, and each other one at one.
 
 A run of all states at all world sizes is that of `test_scripted_faults_resume_anywhere`, and of `make test-long`.
 """
@@ -19,10 +19,12 @@ from dali_feed.testing import assert_resumes_anywhere, resumes
 
 
 def assert_resumes_in_turn(source: Source, **options: Any) -> None:
-    """`assert_resumes_anywhere`, but a state goes on at one world size, and the next one at the next; each comes.
+    """`assert_resumes_anywhere`, but only the middle one of at least three states goes on at each world size.
 
-    With which it begins depends on the test alone, so that over all tests each comes after each number of batches.
+    The others take turns; with which size these begin depends on the test alone.
     """
+    if isinstance(positions := options.get("positions", 6), int):
+        options["positions"] = max(3, positions)  # of fewer none is in the middle
     if settings.get_current_profile_name() == "thorough":
         assert_resumes_anywhere(source, **options)
         return
@@ -32,6 +34,9 @@ def assert_resumes_in_turn(source: Source, **options: Any) -> None:
 
 
 def in_turn(first: int, positions: Sequence[int], sizes: int) -> Iterator[tuple[int, int]]:
-    """(after how many batches, which world size), as many as there are of either."""
-    for n in range(max(len(positions), sizes)):
-        yield positions[n % len(positions)], (first + n) % sizes
+    """(after how many batches, which world size)."""
+    middle = positions[len(positions) // 2]
+    for k in range(sizes):
+        yield middle, k
+    for n, position in enumerate(position for position in positions if position != middle):
+        yield position, (first + n) % sizes

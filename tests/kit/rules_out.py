@@ -136,8 +136,8 @@ RULES = (
     ),
     Rule(
         *(14, "room", "a reader never waits for memory", "records/slabs.py"),
-        "    def _take(self, size: int, *, lent: bool) -> memoryview:\n",
-        "    def _take(self, size: int, *, lent: bool) -> memoryview:\n"
+        "    def _take(self, size: int, *, lent: bool, huge: bool) -> memoryview:\n",
+        "    def _take(self, size: int, *, lent: bool, huge: bool) -> memoryview:\n"
         "        while self.most is not None and self.leased + size > self.most:\n            sync.sleep(0.01)\n",
         f"{FEED} fills",
     ),
