@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,14 +28,15 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 from hypothesis import HealthCheck, settings
 from kit.broker import real
-from kit.broker.handle import Kafka, value
 from kit.kept import Kept
-from kit.twin import Machine
 from kit.warm import Warm
 
-from dali_feed.engines import choose
-from dali_feed.external_sources.kafka import reader
-from dali_feed.testing import Broker, broker
+# Not while this file is imported: the process that only deals out tests would take six CPU seconds to import torch.
+if TYPE_CHECKING:
+    from kit.broker.handle import Kafka
+    from kit.twin import Machine
+
+    from dali_feed.testing import Broker
 
 # Importlib mode adds no folder by itself: pyproject.toml adds this one for `from kit.images import jpeg`, here for the
 # processes that tests start as well. Helpers that are no contract test's stand beside their users.
@@ -77,6 +78,8 @@ def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def embedded_broker() -> Iterator[Broker]:
     """The mock cluster of librdkafka, one per test: the thread of a long-lived one has been seen to end."""
+    from dali_feed.testing import broker
+
     with broker() as running:
         yield running
 
@@ -112,6 +115,10 @@ def own_broker() -> Iterator[real.RealBroker]:
 @pytest.fixture(params=["embedded", "real", "by message"])
 def kafka(request: pytest.FixtureRequest) -> Kafka:
     """Each broker in turn; and the embedded one, of which all is read by message, as without the loops in C."""
+    from kit.broker.handle import Kafka
+
+    from dali_feed.external_sources.kafka import reader
+
     if request.param == "by message":
         request.getfixturevalue("monkeypatch").setattr(reader, "by_column", lambda _: False)
         return Kafka("embedded", request.getfixturevalue("embedded_broker"))
@@ -121,6 +128,8 @@ def kafka(request: pytest.FixtureRequest) -> Kafka:
 @pytest.fixture(params=["host", "dali"], scope="module")
 def each_engine(request: pytest.FixtureRequest) -> Iterator[str]:
     """All of a module's tests with each engine on the CPU: one for the loaders that choose none."""
+    from dali_feed.engines import choose
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choose, "ON_CPU", request.param)
         yield request.param
@@ -186,12 +195,18 @@ def on_device(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
 @pytest.fixture
 def embedded(embedded_broker: Broker) -> Kafka:
     """The embedded one alone."""
+    from kit.broker.handle import Kafka
+
     return Kafka("embedded", embedded_broker)
 
 
 @pytest.fixture
 def answers(embedded: Kafka) -> Callable[..., None]:
     """Has the broker, with twenty records in a topic, answer the next requests of a kind with these errors."""
+    from kit.broker.handle import value
+
+    from dali_feed.testing import Broker
+
     embedded.publish(embedded.topic, [(value(i), i) for i in range(20)], partitions=1)
     cluster = embedded.cluster
     assert isinstance(cluster, Broker)
@@ -201,6 +216,8 @@ def answers(embedded: Kafka) -> Callable[..., None]:
 @pytest.fixture
 def real_kafka(real_broker: real.Cluster) -> Kafka:
     """The real one alone, for what the mock cannot do."""
+    from kit.broker.handle import Kafka
+
     return Kafka("real", real_broker)
 
 
@@ -303,7 +320,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         gc.unfreeze()  # libraries look at their exit for what is left of theirs
         return
     told["untested"] = list(_UNTESTED)
-    # Its fixtures are at their end. To take all libraries apart would cost four seconds more, for nobody.
+    # Its fixtures are at their end. To look through all libraries for garbage, as pytest does five times, and to take
+    # them apart would cost four seconds more, for nobody.
+    gc.freeze()
     atexit.register(os._exit, 0)
 
 
