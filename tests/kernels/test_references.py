@@ -27,7 +27,7 @@ from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.engines.finish import by_torch, finished, mixed_up
 from dali_feed.kernels.finish import MixArrays, normalize_factors
 from dali_feed.kernels.jitter import fma, jitter_reference
-from dali_feed.kernels.launch import compiles
+from dali_feed.kernels.launch import compiles, load_cupy
 from dali_feed.transforms.colour import KINDS, ColorJitter
 from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.op import Recipe
@@ -121,6 +121,7 @@ def test_where_no_kernel_can_be_compiled_the_log_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And torch finishes batches, after a graph that does its colour itself."""
+    load_cupy()  # whole: an import that fails half way leaves what no later one can use
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
     compiles.cache_clear()
     try:
