@@ -25,9 +25,12 @@ COUNT = 12
 OURS_BY_TORCH = pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")
 CPU_WARNING = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
-both_loaders = pytest.mark.parametrize(
+both_loaders = pytest.mark.parametrize(  # what is expected is torch's: test-long tries it on torch's own
     "loader",
-    [pytest.param(TorchLoader, id="torch"), pytest.param(functools.partial(DataLoader, device="cpu"), id="ours")],
+    [
+        pytest.param(TorchLoader, id="torch", marks=pytest.mark.long),
+        pytest.param(functools.partial(DataLoader, device="cpu"), id="ours"),
+    ],
 )
 
 
