@@ -53,8 +53,7 @@ MEMBER_SECONDS = 0.01  # of a member's poll, which keeps a commit waiting
 STATISTICS_SECONDS = 5.0  # after which librdkafka's statistics are taken, though nothing else is
 LEAVE_SECONDS = 5.0  # to commit in and to leave a group
 # What librdkafka has fetched stands in one line for all partitions: a record that has just come waits for all of it.
-# It stays where it is, so that a fetch at the end may wait: few jumps wait for it, and an idle broker rests.
-_SHORT_LINE = {"queued.max.messages.kbytes": 1 << 10, "fetch.message.max.bytes": 1 << 20, "fetch.wait.max.ms": 100}
+_SHORT_LINE = {"queued.max.messages.kbytes": 1 << 10, "fetch.message.max.bytes": 1 << 20}
 
 _RECEIVERS: weakref.WeakSet[Receiver] = weakref.WeakSet()  # whose thread runs
 # Partition, where it stands behind this one, a record; or why it cannot be read; None: only the position.
