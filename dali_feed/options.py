@@ -278,7 +278,7 @@ def _quotas(root: Path) -> list[float]:
         if controllers and not old:
             continue
         base = f"{root}/sys/fs/cgroup{'/cpu' if old else ''}"
-        names = path.strip("/").split("/")
+        names = [name for name in path.split("/") if name]
         # A container may see the machine's path and have `base` alone.
         for depth in range(len(names), -1, -1):
             folder = "/".join([base, *names[:depth]])
