@@ -49,6 +49,9 @@ from dali_feed.external_sources.kafka.errors import (
 from dali_feed.records.live import Positions, Progress
 
 PROTOCOLS = ("classic", "consumer")
+# A member joins at most once a second, and sends no heartbeat meanwhile: a session of one second has ended by then, and
+# the worker begins anew, three seconds later.
+LEAST_SESSION = 2.0
 MOST_SESSION = 3600.0  # librdkafka's
 _HEARTBEATS = 10  # within a session, unless they would be rarer than one a second
 _POLLS = 300.0  # seconds; librdkafka's own, raised where a drain takes longer
@@ -71,8 +74,8 @@ class ConsumerGroup:
               move stop); works with any broker. "consumer": the broker assigns them (KIP-848); Kafka 4.0 and newer
     instance  this worker's own name, which it has again after a restart (static membership): its partitions wait for
               it, up to `session`. Two workers must not have the same name. With several ranks each adds its number
-    session   seconds without a heartbeat after which a worker's partitions go to other workers; None: 45, and with
-              "consumer" the broker's value, which cannot be set here
+    session   seconds without a heartbeat after which a worker's partitions go to other workers, at least 2; None: 45,
+              and with "consumer" the broker's value, which cannot be set here
     drain     seconds that the loop has to finish its batch where partitions move to another worker. What it has not
               finished by then comes again at that worker
 
@@ -98,8 +101,8 @@ class ConsumerGroup:
                     f'ConsumerGroup(session=): with protocol="consumer" the broker sets it; found {self.session!r}; '
                     "set consumer.session.timeout.ms of the group there, and leave session= out"
                 )
-            rule = f"seconds, above 0 and at most {MOST_SESSION:.0f}"
-            number("ConsumerGroup(session=):", self.session, rule, lambda n: 0 < n <= MOST_SESSION)
+            rule = f"seconds, at least {LEAST_SESSION:.0f} and at most {MOST_SESSION:.0f}"
+            number("ConsumerGroup(session=):", self.session, rule, lambda n: LEAST_SESSION <= n <= MOST_SESSION)
         rule = f"seconds, 0 to {MOST_SESSION:.0f}"
         number("ConsumerGroup(drain=):", self.drain, rule, lambda n: 0 <= n <= MOST_SESSION)
 

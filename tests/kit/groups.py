@@ -30,8 +30,8 @@ def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
 
 
 def group_of_tests(group: str, protocol: Any = "classic", **more: Any) -> ConsumerGroup:
-    """A group whose dead are missed after a second or three."""
-    return ConsumerGroup(group, protocol, session=1.0 if protocol == "classic" else None, **more)
+    """A group whose dead are missed after two or three seconds."""
+    return ConsumerGroup(group, protocol, session=2.0 if protocol == "classic" else None, **more)
 
 
 class Worker:

@@ -149,6 +149,7 @@ def test_options_of_both(make: Any, call: Any, error: Any, said: str) -> None:
     (lambda: ConsumerGroup("g", instance=""), r"ConsumerGroup\(instance=\)"),
     (lambda: ConsumerGroup("g", "eager"), '"classic" or "consumer"'),  # type: ignore[arg-type]
     (lambda: ConsumerGroup("g", session=0), "session=.*at most 3600; found 0"),
+    (lambda: ConsumerGroup("g", session=1.5), "session=.*at least 2 and at most 3600; found 1.5"),
     (lambda: ConsumerGroup("g", "consumer", session=9), "the broker sets it"),
     (lambda: ConsumerGroup("g", drain=-1), "drain=.*found -1"),
     (lambda: ConsumerGroup("g", drain=None), "drain=.*found None"),  # type: ignore[arg-type]
