@@ -95,7 +95,7 @@ def test_a_loop_that_takes_its_time_stays_a_member_and_gives_up_what_others_get(
     """The first wants no records: the second gets its share, and only what the first has in hand comes twice."""
     records = fill(kafka)
     group = group_of_tests(kafka.topic, drain=0.1)
-    slow = {"max.poll.interval.ms": 1000}
+    slow = {"max.poll.interval.ms": 2000}
     one = Worker(kafka.topic, kafka.servers, group, config=slow)
     two = Worker(kafka.topic, kafka.servers, group, config=slow)
     workers += [one, two]
