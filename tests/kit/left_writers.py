@@ -1,7 +1,8 @@
-"""A process that forks while it has a writer of dead letters; the first argument is what the child does.
+"""Processes that fork while they have a writer of dead letters, one for each thing that a child does then.
 
-The second are the servers. The parent then writes on, and the child has ended well. Where a child does something with
-its parent's client of librdkafka, that client says so on stderr.
+The argument are the servers. Each parent then writes on, and its child has ended well. Where a child does something
+with its parent's client of librdkafka, that client says so on stderr. Parents are forked from one that has imported
+what they need, in which there is neither a thread nor a client, and end as any process does.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from dali_feed.errors import DeadLetterError
 from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka import client
 
-TOPIC = "dead"
-
-
 def letter(n: int) -> Letter:
     """A letter of position n."""
     return Letter(f"s[0]@{n}", "s", 0, n, n, "screen", "why", b"payload %d" % n)
@@ -29,7 +27,7 @@ def letter(n: int) -> Letter:
 
 def topic() -> Producer:
     """Where to."""
-    return Producer(TOPIC, sys.argv[2])
+    return Producer(sys.argv[2], sys.argv[1])
 
 
 def speaking(config: dict[str, Any]) -> confluent_kafka.Producer:
@@ -99,6 +97,13 @@ def writes() -> None:
     forked(child)
 
 
+HOWS = {each.__name__: each for each in (ends, exits, drops, closes, writes)}  # the name is that of a topic too
+
 if __name__ == "__main__":
     faulthandler.enable()
-    globals()[sys.argv[1]]()
+    for how, does in HOWS.items():
+        if not (parent := os.fork()):
+            sys.argv.append(how)
+            does()
+            break
+        assert os.waitpid(parent, 0)[1] == 0, how
