@@ -44,18 +44,21 @@ def listed(values: Any) -> list[Any]:
     ]
 
 
+ROWS = {name: st.lists(st.none() | values, min_size=1, max_size=20) for name, (_, values) in KINDS.items()}
+PLACES = st.integers(0, 2**16)  # of rows or of their ends: what is left over when it is divided by how many there are
+
+
 @pytest.mark.parametrize("name", KINDS)
-@given(data=st.data())
-def test_rows_are_those_of_the_table(name: str, data: st.DataObject) -> None:
+@given(data=st.data(), ends=st.lists(PLACES, max_size=3), picked=st.lists(PLACES, max_size=30))
+def test_rows_are_those_of_the_table(name: str, data: st.DataObject, ends: list[int], picked: list[int]) -> None:
     """Any rows of any chunks and slices, nulls too; copied into a lease they are the same, and stay."""
-    kind, values = KINDS[name]
-    rows = data.draw(st.lists(st.none() | values, min_size=1, max_size=20))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
+    kind, rows = KINDS[name][0], data.draw(ROWS[name])
+    cuts = sorted(end % (len(rows) + 1) for end in ends)
     parts = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
     column = pa.chunked_array([pa.array([*part, None], kind).slice(0, len(part)) for part in parts], kind)
     (leaf,) = members_in(pa.schema({"c": kind})).values()
     held = values_of(leaf.of(pa.table({"c": column})), "c", "a table")
-    some = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30)), np.int64)
+    some = np.array([place % len(rows) for place in picked], np.int64)
     wanted = [rows[k].encode() if isinstance(rows[k], str) else rows[k] for k in some.tolist()]
     pool = SlabPool(256)
     block = Block(some, {}, pool.lease())

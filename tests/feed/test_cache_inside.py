@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.cached_feeds import feed, scripted
 from kit.images import labelled
+from kit.properties import documents
 from kit.shelf import Shelf
 
 from dali_feed import Cache
@@ -221,11 +222,7 @@ VIEWS: Any = st.binary().map(memoryview)
 NUMBERS: Any = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.complex_numbers(), st.text(), st.binary()
 )
-VALUES: Any = st.recursive(
-    NUMBERS | VIEWS,
-    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner),
-    max_leaves=12,
-)
+VALUES: Any = documents(NUMBERS | VIEWS, st.text() | st.integers(), longest=10, leaves=12, tuples=True)
 
 
 def same(a: Any, b: Any) -> bool:

@@ -20,6 +20,7 @@ from dali_feed.errors import DeadLetterError
 from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka import client
 
+
 def letter(n: int) -> Letter:
     """A letter of position n."""
     return Letter(f"s[0]@{n}", "s", 0, n, n, "screen", "why", b"payload %d" % n)

@@ -377,20 +377,29 @@ def test_every_cut_is_refused_by_the_screen_or_the_decoder(name: str) -> None:
         assert end > len(payload) - 200
 
 
+FILES = zoo() | gifs()
+FILE, EDITS = st.sampled_from(sorted(FILES)), st.integers(1, 4)
+NEAR, PLACE = st.sampled_from((40, 250, 700, 1 << 20)), st.integers(0, 1 << 20)
+EDIT, BYTE = (
+    st.sampled_from(("set", "set", "set", "out", "in", "off")),
+    st.sampled_from((0, 1, 0xFF, 0xD9)) | st.integers(0, 255),
+)
+GONE, ODD = st.integers(1, 30), st.binary(max_size=20)
+
+
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     """A good file with a few bytes set, cut out, put in, or cut off, mostly near its start."""
-    files = zoo() | gifs()
-    file = bytearray(files[draw(st.sampled_from(sorted(files)))])
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, min(len(file), draw(st.sampled_from((40, 250, 700, 1 << 20))))))
-        match draw(st.sampled_from(("set", "set", "set", "out", "in", "off"))):
+    file = bytearray(FILES[draw(FILE)])
+    for _ in range(draw(EDITS)):
+        at = draw(PLACE) % (1 + min(len(file), draw(NEAR)))
+        match draw(EDIT):
             case "set":
-                file[at : at + 1] = bytes([draw(st.sampled_from((0, 1, 0xFF, 0xD9)) | st.integers(0, 255))])
+                file[at : at + 1] = bytes([draw(BYTE)])
             case "out":
-                del file[at : at + draw(st.integers(1, 30))]
+                del file[at : at + draw(GONE)]
             case "in":
-                file[at:at] = draw(st.binary(max_size=20))
+                file[at:at] = draw(ODD)
             case _:
                 del file[at:]
     return bytes(file)

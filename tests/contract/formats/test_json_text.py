@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.properties import documents
 
 from dali_feed.formats import Json, bound
 
@@ -54,9 +55,7 @@ LEAVES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=10),
 )
-DOCUMENTS = st.recursive(
-    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-)
+DOCUMENTS = documents(LEAVES, st.text(max_size=5), longest=4, leaves=10)
 
 
 def same(one: Any, other: Any) -> bool:

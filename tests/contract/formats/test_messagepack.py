@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.properties import documents
 from kit.written import example
 
 from dali_feed.errors import FormatError
@@ -39,17 +40,16 @@ def test_bytes_are_given_as_views(size: int) -> None:
     assert isinstance(found, memoryview)
 
 
-DOCUMENTS = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(1 << 63), (1 << 64) - 1)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=40)
-    | st.binary(max_size=40)
-    | st.lists(st.booleans(), max_size=20),  # the shortest way to write a list, or a map, can hold 15
-    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=5), inner, max_size=20),
-    max_leaves=6,
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.floats(allow_nan=False),
+    st.text(max_size=40),
+    st.binary(max_size=40),
+    st.lists(st.booleans(), max_size=20),  # the shortest way to write a list, or a map, can hold 15
 )
+DOCUMENTS = documents(LEAVES, st.text(max_size=5), longest=20, leaves=6)
 
 
 @given(
