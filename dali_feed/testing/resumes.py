@@ -34,6 +34,7 @@ from dali_feed.records.source import Block, Extents, Records, Snapshot, Source, 
 
 SINGLE = 24  # positions that are read by themselves
 MIXED = 8  # extents in a read of several
+LISTED = 32  # numbers of an array that are shown; of a longer one its hash
 ABSENT = "absent"
 MORE, SOON = 3, 0.02  # how many of the pace's timeouts it waits after the last record: one that comes twice is seen
 
@@ -164,7 +165,9 @@ def _rows(values: Any) -> list[Any]:
         return [_hashed(np.ascontiguousarray(image)) for image in pixels]
     if isinstance(values, tuple):
         return list(zip(*map(_rows, values), strict=True))
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+    if isinstance(values, np.ndarray):
+        return values.tolist() if values.ndim < 2 else list(map(_comparable, values))
+    return list(values)
 
 
 def _comparable(value: Any) -> Any:
@@ -173,6 +176,8 @@ def _comparable(value: Any) -> Any:
         return f"{len(value)} bytes ({_hashed(value)})"
     if isinstance(value, list):
         return tuple(value)
+    if isinstance(value, np.ndarray) and value.size > LISTED and not value.dtype.hasobject:
+        return f"{value.dtype} {value.shape} ({_hashed(np.ascontiguousarray(value))})"
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 

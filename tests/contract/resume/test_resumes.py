@@ -18,6 +18,7 @@ from kit.resumes import assert_resumes_in_turn
 from torchvision.transforms import v2
 
 from dali_feed import Shuffle
+from dali_feed.columns import Array
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
@@ -96,8 +97,8 @@ def test_a_topic_with_aborted_transactions_resumes_anywhere(real_kafka: Kafka, h
 class Broken(ScriptedSource):
     """A sound source of which `harm` changes what its readers give; it is told which read of the source it is."""
 
-    def __init__(self, harm: Callable[[int, Block], None]) -> None:
-        super().__init__(labelled(24), partitions=2, extent=4)
+    def __init__(self, harm: Callable[[int, Block], None], items: Any = None) -> None:
+        super().__init__(items or labelled(24), partitions=2, extent=4)
         self.harm, self.count = harm, itertools.count()
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Any:
@@ -173,6 +174,18 @@ def test_a_broken_reader_is_found(harm: Callable[[int, Block], None], told: str)
     """One that depends on the order of calls, one that loses a record now and one that always does."""
     with pytest.raises(AssertionError, match=told):
         assert_resumes_anywhere(Broken(harm), shuffle=Shuffle(4, 2), absent=None if harm is lose_a_first_record else 0)
+
+
+def test_a_number_of_a_long_array_that_changes_is_found() -> None:
+    """Of which the message shows no list: as of an image, what it is and a hash of it."""
+
+    def turn_the_last(nth: int, block: Block) -> None:
+        if nth > 50:
+            block.values["value"] = [bytes(value[:-1]) + b"?" for value in block.values["value"]]
+
+    source = Broken(turn_the_last, [(bytes([n]) * 100, n) for n in range(24)])
+    with pytest.raises(AssertionError, match=r"slot \d+ must be .*x='uint8 \(100,\) \(\w{16}\)'.*; found .*x='uint8 "):
+        assert_resumes_anywhere(source, shuffle=Shuffle(4, 2), columns={"x": Array("value", "uint8", (100,))})
 
 
 class Moving(ScriptedSource):
