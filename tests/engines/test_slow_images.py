@@ -119,32 +119,39 @@ from dali_feed.feed import run as epoch
 from dali_feed.testing.scripted import ScriptedSource
 from torchvision.transforms import v2
 choose.ON_CPU, epoch.PATIENCE, workers.LAST = {engine!r}, 0.01, {seconds}
-items = [*labelled(8), *[(slow_jpeg({side}, 250), 1)] * 16]
+items = [*labelled(8), *[(slow_jpeg({side}, 100), 1)] * 16]
 loader = DataLoader(ScriptedSource(items), 8, device="cpu", transform=v2.Resize((8, 8)), tuning=Tuning(threads=1))
 batches = iter(loader)
 next(batches)
 while loader._positions.run.landing is None:
     pass
 """
-ENDS = [
-    ("host", 2048, "loader.close()"),
-    ("host", 2048, "del batches, loader"),
-    ("dali", 512, "loader.close()"),
-    ("dali", 512, ""),
-]
+SIDES = {"host": 1024, "dali": 512}  # of images that keep an engine for a good part of a second, a batch of them
+LONG_FORM = pytest.mark.long(form="test_a_process_ends_cleanly_whatever_a_decoder_is_at")
 
 
-@pytest.mark.parametrize("seconds", [60, 0.01], ids=["waits", "gives up"])
-@pytest.mark.parametrize(("engine", "side", "last"), ENDS)
+@pytest.mark.parametrize(
+    ("engine", "last", "seconds"),
+    [
+        ("host", "loader.close()", 60),
+        ("host", "del batches, loader", 60),
+        ("host", "del batches, loader", 0.01),
+        ("dali", "loader.close()", 0.01),
+        ("dali", "", 60),
+        ("dali", "", 0.01),
+        pytest.param("host", "loader.close()", 0.01, marks=LONG_FORM),
+        pytest.param("dali", "loader.close()", 60, marks=LONG_FORM),
+    ],
+)
 def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
-    warm: Warm, tmp_path: Path, engine: str, side: int, last: str, seconds: float
+    warm: Warm, tmp_path: Path, engine: str, last: str, seconds: float
 ) -> None:
-    """With its own exit code, and no signal, while images are decoded that take it seconds each.
+    """With its own exit code, and no signal, while images are decoded; also where it does not wait for them.
 
-    Also where it does not wait for them.
+    Each engine with each end of a loop, and each of both with a process that waits, and with one that gives up.
     """
     tests = str(Path(__file__).parents[1])
-    text = SCRIPT.format(tests=tests, engine=engine, side=side, seconds=seconds)
+    text = SCRIPT.format(tests=tests, engine=engine, side=SIDES[engine], seconds=seconds)
     (tmp_path / "script.py").write_text(f"{text}{last}\nsys.exit(7)\n")
     done = warm.run(["script.py"], tmp_path, beside=False, to_the_end=True)
     assert done.returncode == 7, done.stderr
@@ -201,7 +208,7 @@ def test_a_process_gives_up_on_decoders_that_return_while_it_ends(warm: Warm) ->
 def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(warm: Warm, tmp_path: Path, begins: bool) -> None:
     """One line and 130, not the signal of a decoder whose libraries went away; also while its thread is begun."""
     for n in range(32):
-        (tmp_path / f"{n:02d}.jpg").write_bytes(slow_jpeg(2048, 250))
+        (tmp_path / f"{n:02d}.jpg").write_bytes(slow_jpeg(2048, 250))  # longer than the libraries take to go away
     script = f"""
         import os, signal, threading
         from dali_feed.cli import main
