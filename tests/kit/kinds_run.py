@@ -176,10 +176,8 @@ def on_dali(
 def main() -> None:
     """Run both engines over all of them, the second over what the screen takes."""
     warnings.simplefilter("ignore")
-    # Pillow makes a transform of LAB for each image anew, as long as ten images take: the same one, once.
-    ImageCms.createProfile, ImageCms.buildTransform = map(
-        functools.cache, (ImageCms.createProfile, ImageCms.buildTransform)
-    )
+    for name in ("createProfile", "buildTransform"):  # of LAB, anew for each image: as long as ten images take
+        setattr(ImageCms, name, functools.cache(getattr(ImageCms, name)))
     some = dict(images())
     with Path(sys.argv[1]).open("w") as progress:
         host, pixels, headers = on_host(some, progress)

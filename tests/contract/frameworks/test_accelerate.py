@@ -266,7 +266,7 @@ SCHEDULED = """
 
 def test_a_scheduler_on_two_processes_is_warned_of_once_and_cured_by_split_batches(warm: Warm, tmp_path: Path) -> None:
     """The warning names the cure; with it the rates are those of torch's loader."""
-    for said in spread(warm, tmp_path, SCHEDULED):
+    for said in spread(warm, tmp_path, SCHEDULED, imports="import accelerate, datasets"):
         assert said["warnings"] == 1
         assert said["ours"] == said["torch"]
 
