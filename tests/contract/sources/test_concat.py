@@ -281,7 +281,7 @@ def test_batches_have_exact_proportions_bad_records_or_not() -> None:
 @pytest.mark.parametrize("shuffle", [True, Shuffle(3, 2), False], ids=["own", "windows", "in order"])
 def test_a_mix_of_all_kinds_resumes_anywhere(tmp_path: Path, embedded: Kafka, shuffle: Any) -> None:
     """One of a tar, a topic and files beside faults; the smaller ones begin again within the epoch."""
-    embedded.publish("mix", [(jpeg(n), 40 + n) for n in range(9)], partitions=2)
+    embedded.publish("mix", [(jpeg(n), 40 + n) for n in range(5)], partitions=2)
     write_shard(tmp_path / "a.tar", [(jpeg(n), n) for n in range(5)])
     faulty: list[Any] = labelled(8)
     faulty[2], faulty[5] = Gap(), Corrupt()
