@@ -85,14 +85,20 @@ def forget(path: str) -> None:
     os.close(fd)
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[ShardSet | Arrays, list[str]]]:
+    """A source of each kind, with its members."""
+    folder = tmp_path_factory.mktemp("both")
+    return [(shards(folder), ["bin", "cls", "odd", "few"]), (arrays(folder), ["row"])]
+
+
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_dense_read_gives_what_any_read_gives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, cold: bool
+    both: list[tuple[ShardSet | Arrays, list[str]]], monkeypatch: pytest.MonkeyPatch, seed: int, cold: bool
 ) -> None:
     """Of more files than may be open, in the page cache or not; records without a member, and members without bytes."""
-    kinds = [(shards(tmp_path), ["bin", "cls", "odd", "few"]), (arrays(tmp_path), ["row"])]
-    for source, members in kinds:
+    for source, members in both:
         monkeypatch.setattr(source, "_store", LocalStore(most_open=1))
         extents = anywhere(source, seed)
         wanted = rows_of(read(source, members, extents, dense=False))

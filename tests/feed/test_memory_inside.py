@@ -25,7 +25,8 @@ KIB, MIB = 1 << 10, 1 << 20
 
 def misled(count: int, size: int, memory: int, told: int = 10, **options: Any) -> Feed:
     """A feed of records of `size` bytes whose source says that they have `told`."""
-    source = ScriptedSource([(padded(jpeg(0), size), n) for n in range(count)], extent=16)
+    payload = padded(jpeg(0), size)
+    source = ScriptedSource([(payload, n) for n in range(count)], extent=16)
     feed = Feed(
         source, options.pop("batch", 8), tuning=Tuning(threads=1, readers=2, prefetch=6, memory=memory), **options
     )

@@ -22,7 +22,7 @@ from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.testing import ScriptedSource
 
 CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
-SAMPLES, BATCH = 256, 64
+SAMPLES, BATCH = 192, 64
 
 
 def _dataset(kind: str, folder: Path) -> Any:
