@@ -4,9 +4,9 @@ A machine without Java or Maven skips the real broker and says so at the end; wi
 KAFKA_BOOTSTRAP names a broker that runs already. REQUIRE_GPU=1 makes a missing GPU a failure.
 
 With `-n` each worker is a process with fixtures of its own, forked from one that has imported torch (kit/warm.py). The
-first that comes to a test of Apache Kafka has the one broker of the run begun; ports are looked for where no other
-worker looks, the embedded broker binds whatever the system gives it, and a topic's name is random. Files that have slow
-tests are begun first.
+one Apache Kafka of a run is begun with it, or, where not all tests are run, by the first that comes to a test of it.
+Ports are looked for where no other worker looks, the embedded broker binds whatever the system gives it, and a topic's
+name is random. Files that have slow tests are begun first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import functools
 import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,6 +159,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ |= {_WARM: str(started.home), _PYTHON: sys.executable, _RUN: str(os.getpid())}
         config.option.tx = [f"popen//python={started.python}"] * workers
         config.add_cleanup(started.close)
+        whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        if whole and "KAFKA_BOOTSTRAP" not in os.environ and real.missing() is None:
+            # One CPU has nothing to do while torch is imported, and later the first tests wait for the broker.
+            threading.Thread(target=real.SharedBroker, args=(started.home, os.getpid()), daemon=True).start()
 
 
 @pytest.fixture(scope="session")
