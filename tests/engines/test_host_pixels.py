@@ -1,4 +1,7 @@
-"""The host engine's pixels are torchvision v2's, bit for bit: of every op, in any order, of every kind of JPEG."""
+"""The host engine's pixels are torchvision v2's, bit for bit, in any order of ops and of any size.
+
+Of each recipe of the table that is held by `test_dali_pixels.py`, which has DALI's beside them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from kit.images import jpeg, png
 from kit.kinds import saved
 from kit.photographs import decoded, photographs
 from kit.properties import examples
-from kit.recipes import ANY, CASES, ENDS, FLOAT, MAKERS, simclr
+from kit.recipes import ANY, ENDS, FLOAT, MAKERS, simclr
 from kit.torchvision_way import assert_equal, ran, theirs, together
 from PIL import Image
 from torchvision import transforms as v1
@@ -38,12 +41,6 @@ from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 pytestmark = [pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning"), pytest.mark.slow]
 
 CROP = RandomResizedCrop((64, 48))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_equals_torchvision(name: str) -> None:
-    """Photographs of many sizes come out with torchvision's bits, whatever the ops."""
-    assert_equal(Recipe(CASES[name][0]))
 
 
 @pytest.mark.parametrize("name", ENDS)

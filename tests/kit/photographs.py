@@ -22,16 +22,16 @@ def _inside(package: str) -> Path:
 
 @cache
 def photographs() -> tuple[bytes, ...]:
-    """JPEGs of quality 92, from 97x131 to 500x750 (height x width), with and without subsampled colour."""
+    """JPEGs of quality 92, from 97x131 to 427x640 (height x width), with and without subsampled colour."""
     china, flower = (Image.open(_inside("sklearn") / "datasets" / "images" / f"{n}.jpg") for n in ("china", "flower"))
     folder = _inside("skimage") / "data"
     chelsea, coffee = (Image.open(folder / name).convert("RGB") for name in ("chelsea.png", "coffee.png"))
     pictures = (
-        china,
+        china.resize((320, 213)),
         flower,
         chelsea.resize((131, 97)),
-        chelsea,
-        coffee.resize((750, 500), Image.Resampling.LANCZOS),
+        chelsea.resize((226, 150)),
+        coffee.resize((375, 250)),
     )
     return tuple(saved(p, quality=92, subsampling=2 * (n % 2)) for n, p in enumerate(pictures))
 

@@ -57,19 +57,19 @@ def moved(how: Any) -> RandomAffine:
 CASES: dict[str, tuple[Any, ...]] = {
     "nothing": ((), EXACT),
     "256, then 224": ((Resize(256), CenterCrop((224, 224))), (0.25, 1)),  # 0.186, 1
-    "256": ((Resize(256),), (0.25, 9)),  # 0.176, 7
-    "both edges": ((Resize((224, 320)),), (0.25, 9)),  # 0.177, 7
+    "256": ((Resize(256),), (0.25, 6)),  # 0.175, 4
+    "both edges": ((Resize((224, 320)),), (0.25, 8)),  # 0.177, 6
     "small": ((Resize((64, 96)),), (0.22, 20)),  # 0.168, 15
-    "large": ((Resize((1200, 1600)),), (0.25, 1)),  # 0.177, 1
-    "no antialias": ((Resize((64, 96), antialias=False),), (0.25, 1)),  # 0.183, 1
+    "large": ((Resize((600, 900)),), (0.25, 1)),  # 0.186, 1
+    "no antialias": ((Resize((64, 96), antialias=False),), (0.25, 1)),  # 0.182, 1
     "bicubic": ((Resize((224, 320), interpolation="bicubic"),), (0.26, 5)),  # 0.197, 4
     "nearest": ((Resize(256, interpolation="nearest-exact"), CenterCrop((224, 224))), EXACT),
-    "max_size": ((Resize(100, max_size=120), CenterCrop((110, 110))), (0.20, 17)),  # 0.150, 13
+    "max_size": ((Resize(100, max_size=120), CenterCrop((110, 110))), (0.20, 17)),  # 0.147, 13
     "centre": ((CenterCrop((300, 600)),), EXACT),
     # 0.0032, 0.0175: one level of the channel with the smallest std
     "evaluation": ((Resize(256), CenterCrop((224, 224)), *FLOAT), (0.0042, 0.0182)),
-    # 0.182, 7 and 0.362, 26: at its border the resize sees the image beyond the window
-    "window": ((RandomResizedCrop((224, 224)),), (0.24, 9), (0.47, 34)),
+    # 0.177, 3 and 0.361, 26: at its border the resize sees the image beyond the window
+    "window": ((RandomResizedCrop((224, 224)),), (0.24, 4), (0.47, 34)),
     "window, bicubic": ((RandomResizedCrop((224, 224), interpolation="bicubic"),), (0.29, 7), (0.53, 34)),  # 0.219, 5
     "window, nearest": ((RandomResizedCrop((224, 224), interpolation="nearest-exact"),), EXACT, EXACT),
     "window behind a flip": ((X, RandomResizedCrop((64, 64), interpolation="nearest-exact")), EXACT, EXACT),
@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "turned over": ((Y, Rotation((180.0, 180.0)), CenterCrop((14, 14))), EXACT, EXACT),
     "flips around a resize": (
         (X, CenterCrop((97, 120)), Y, Resize((64, 64)), X, CenterCrop((31, 40))),
-        *((0.22, 1),) * 2,  # 0.166
+        *((0.22, 1),) * 2,  # 0.164
     ),
     "crop": ((RandomCrop((64, 80)),), EXACT, EXACT),
     "crop behind flips": ((X, Y, RandomCrop((64, 80)), X), EXACT, EXACT),
@@ -96,8 +96,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "rotation, nearest": ((X, Rotation((30.0, 30.0), fill=77.0)), (0.06, ALL)),  # 0.046
     "rotation": ((Rotation((-7.5, -7.5), "bilinear", 77.0),), (0.5, ALL)),  # 0.374
     "rotation behind a flip": ((Flip("x", 1.0), Rotation((30.0, 30.0), "bilinear", 77.0)), (0.5, ALL)),
-    **{  # 0.016, 0.325; nearest takes other pixels at ties alone
-        f"affine, {how}, {len(flips)}{flips[:1]}": ((*flips, moved(how)), (0.022 if how == "nearest" else 0.43, ALL))
+    **{  # 0.0065, 0.325; nearest takes other pixels at ties alone
+        f"affine, {how}, {len(flips)}{flips[:1]}": ((*flips, moved(how)), (0.0085 if how == "nearest" else 0.43, ALL))
         for how in ("nearest", "bilinear")
         for flips in ((), (X,), (Y,), (X, Y))
     },
@@ -105,20 +105,20 @@ CASES: dict[str, tuple[Any, ...]] = {
         (X, RandomAffine((9.0, 20.0), scale=(1.2, 1.3), interpolation="bilinear", center=(20.0, 90.0))),
         (0.33, ALL),  # 0.25
     ),
-    **{  # 0.048 and 0.30: gray is not rounded
+    **{  # 0.021 and 0.294: gray is not rounded
         f"{name} {factor}": ((ColorJitter(**{name: (factor, factor)}),), (mean, 1 if mean else 0))
-        for name, mean in (("brightness", 0.0), ("contrast", 0.06), ("saturation", 0.39))
+        for name, mean in (("brightness", 0.0), ("contrast", 0.028), ("saturation", 0.39))
         for factor in (0.37, 1.2, 1.9)
     },
-    **{  # 0.0003, where the last digits of a float decide
-        f"hue {factor}": ((ColorJitter(hue=(factor, factor)),), (0.0004, 1)) for factor in (0.02, 0.1, -0.25, 0.5)
+    **{  # 0.00038, where the last digits of a float decide
+        f"hue {factor}": ((SMALL, ColorJitter(hue=(factor, factor))), (0.0005, 1)) for factor in (0.02, 0.1, -0.25, 0.5)
     },
-    "colour steps in a drawn order": ((ColorJitter(*((0.6, 1.4),) * 3),), (0.24, 3)),  # 0.18
-    "gray": ((SMALL, Grayscale()), (0.0011, 1)),  # 0.00083, 1
+    "colour steps in a drawn order": ((ColorJitter(*((0.6, 1.4),) * 3),), (0.23, 3)),  # 0.172
+    "gray": ((SMALL, Grayscale()), (0.00075, 1)),  # 0.00057, 1
     "gray, sometimes": ((SMALL, RandomGrayscale(0.5)), (0.0011, 1)),  # 0, 0
     "gray floats": ((SMALL, ToFloat(), Grayscale()), (0.0009, 0.0021)),  # 0.00068, 0.0020: half a level
     "blur": ((SMALL, GaussianBlur((9, 5), (0.1, 2.0))), (2.3e-5, 1)),  # 1.7e-5, 1
-    "large blur": ((SMALL, GaussianBlur((23, 23), (1.0, 9.0))), (1.4e-4, 1)),  # 1.0e-4, 1
+    "large blur": ((SMALL, GaussianBlur((23, 23), (1.0, 9.0))), (4.6e-5, 1)),  # 3.5e-5, 1
     "blur of floats": ((SMALL, ToFloat(), GaussianBlur((9, 5), (0.1, 2.0))), (0.0013, 0.0021)),  # 0.0010, 0.0020
     "invert": ((SMALL, Pointwise("RandomInvert", 0.5)), EXACT),
     "invert floats": ((SMALL, ToFloat(), Pointwise("RandomInvert", 0.5)), (1e-7, 2e-7)),  # 5.7e-8, 1.2e-7
@@ -160,9 +160,9 @@ CASES: dict[str, tuple[Any, ...]] = {
     ),
     "choice in apply": ((SMALL, RandomApply((RandomChoice(((Grayscale(),), (INVERTED,))),)), INVERT), EXACT),
     "channels permuted": ((SMALL, RandomApply((X, PERMUTE)), Y, PERMUTE), EXACT),
-    "window, by a drawn interpolation": (  # 0.2
+    "window, by a drawn interpolation": (  # 0.257, 4
         (RandomResizedCrop((60, 60), (0.02, 0.1), interpolation="random"),),
-        (0.5, ALL),
+        (0.34, 6),
     ),
     "self-supervised training": (lower(simclr(v2)).ops, (0.0073, ALL)),  # 0.0056
     # Of the host engine alone.

@@ -5,7 +5,6 @@ AutoAugment and its kind run by torchvision's own v2 classes, which are handed o
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -314,14 +313,14 @@ def padding_of(op: RandomCrop, height: int, width: int) -> list[int]:
     return [left, top, right, bottom]
 
 
-def both(recipe: Recipe, *, region_decode: bool = True) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The photographs by DALI and by the host engine."""
+def by_dali(recipe: Recipe, *, region_decode: bool = True) -> list[torch.Tensor]:
+    """The photographs by DALI, their windows cut by the decoder, or by the first resize."""
     program = compile_dali(recipe, region_decode=region_decode)
-    return each("dali", program, photographs(), range(len(photographs()))), _on_host(recipe)
+    return each("dali", program, photographs(), range(len(photographs())))
 
 
-@functools.lru_cache(maxsize=1)  # the next case is often the same recipe with other windows
-def _on_host(recipe: Recipe) -> list[torch.Tensor]:
+def by_host(recipe: Recipe) -> list[torch.Tensor]:
+    """The photographs by the host engine."""
     return ran(recipe, photographs(), range(len(photographs())))
 
 
