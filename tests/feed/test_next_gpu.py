@@ -22,30 +22,30 @@ from dali_feed.testing.scripted import ScriptedSource
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
-COUNT, SIZE, CYCLES = 64, 8, 2_000_000_000  # about a second of an H100 or H200
+COUNT, SIZE, CYCLES = 24, 4, 2_000_000_000  # about a second of an H100 or H200
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
-USUAL = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
-STILL = v2.Compose([v2.Resize((48, 48)), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
+USUAL = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
+STILL = v2.Compose([v2.Resize((24, 24)), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
 KEEPS = Tuning(cache=Cache(device="1GB"))
-KEEPS_PART = Tuning(cache=Cache(device=COUNT * 48 * 48))  # a third
+KEEPS_PART = Tuning(cache=Cache(device=COUNT * 24 * 24))  # a third
 BOTH = Mixing(0.4, 1.0, classes=COUNT, smoothing=0.1)
 
 
 def source() -> ScriptedSource:
     """Pictures with labels."""
-    return ScriptedSource([(jpeg(n, 90, 120), n) for n in range(COUNT)])
+    return ScriptedSource([(jpeg(n, 45, 60), n) for n in range(COUNT)])
 
 
 def on_gpu(images: Any, draws: Any) -> Any:
     """A graph of the user's own, whose output is left in DALI's memory."""
-    return fn.crop_mirror_normalize(fn.resize(images, size=[32, 32]), std=[128.0] * 3)
+    return fn.crop_mirror_normalize(fn.resize(images, size=[16, 16]), std=[128.0] * 3)
 
 
 @pipeline_def(batch_size=SIZE, num_threads=2, device_id=0)  # type: ignore[untyped-decorator, unused-ignore]
 def pipeline() -> Any:
     """A pipeline of the user's own: images and labels, both on the GPU."""
     payloads, labels = fn.external_source(name="image"), fn.external_source(name="label")
-    images = fn.resize(fn.decoders.image(payloads, device="mixed"), size=[32, 32])
+    images = fn.resize(fn.decoders.image(payloads, device="mixed"), size=[16, 16])
     return fn.crop_mirror_normalize(images, std=[128.0] * 3), labels.gpu()
 
 
@@ -73,11 +73,11 @@ CASES: dict[str, Callable[[], Any]] = {
     "dali, mixed": lambda: loader(transform=USUAL, decode=Decode(engine="dali"), collate_fn=BOTH),
     "host, mixed": lambda: loader(transform=USUAL, decode=Decode(engine="host"), collate_fn=BOTH),
     "pairs of labels": lambda: loader(transform=USUAL, collate_fn=Mixing(0.4)),
-    "views": lambda: loader(transform=[USUAL, v2.Compose([v2.RandomResizedCrop(24), *FLOATS])]),
+    "views": lambda: loader(transform=[USUAL, v2.Compose([v2.RandomResizedCrop(12), *FLOATS])]),
     "channels last": lambda: loader(transform=USUAL, decode=Decode(memory_format=torch.channels_last)),
     "collated": lambda: loader(transform=USUAL, collate_fn=collated),
     "behind the graph": lambda: loader(
-        transform=v2.Compose([v2.Resize((40, 40)), v2.RandomAdjustSharpness(2.0), *FLOATS])
+        transform=v2.Compose([v2.Resize((20, 20)), v2.RandomAdjustSharpness(2.0), *FLOATS])
     ),
     "kept, dali": lambda: second(loader(transform=STILL, decode=Decode(engine="dali"), tuning=KEEPS)),
     "kept, host": lambda: second(loader(transform=STILL, decode=Decode(engine="host"), tuning=KEEPS)),
