@@ -34,6 +34,13 @@ from dali_feed.kernels import augment
 NEEDS_GPU = {"kernels", "sanitizer"}
 
 
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of a race is one step, and the profile is of five."""
+    monkeypatch.setattr(gpu, "TOY", replace(gpu.TOY, seconds=0.0))
+    monkeypatch.setattr(right, "PROFILED", 5)
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> BenchJob:
     """A few images, of which batches of four are made on the CPU."""
