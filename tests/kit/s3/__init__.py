@@ -52,7 +52,12 @@ class S3Server:
         conf.write_text(_CONF.format(port=self._port, user=USER, secret=SECRET))
         brief = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
         jars = _folder() if _ready(_folder()) else brought(POM, _folder())
-        command = ["java", *brief, "-cp", f"{jars}/*", "org.gaul.s3proxy.Main", "--properties", str(conf)]
+        self._kept = jars / "classes.jsa"  # what Java makes of the classes, the first time; a core-second of each other
+        self._new = None if self._kept.exists() else Path(self._home.name, "classes.jsa")
+        classes = (
+            f"-XX:SharedArchiveFile={self._kept}" if self._new is None else f"-XX:ArchiveClassesAtExit={self._new}"
+        )
+        command = ["java", *brief, classes, "-cp", f"{jars}/*", "org.gaul.s3proxy.Main", "--properties", str(conf)]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, start_new_session=True, **quiet)
         self._beside = Beside(self._process, Path(self._home.name))
@@ -74,9 +79,14 @@ class S3Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        if self._new is None:
+            self._process.kill()
+        else:
+            self._process.terminate()  # it writes what it made of the classes
         self._process.wait()
         self._beside.let_go()
+        if self._new is not None and self._new.exists():
+            shutil.move(shutil.copy(self._new, f"{self._kept}.{os.getpid()}"), self._kept)
         self._home.cleanup()
 
     def _wait(self) -> None:
