@@ -13,6 +13,7 @@ from kit.followers import GEOMETRY, columns, pictured
 from kit.images import QUICK, encoded
 from kit.resumes import assert_resumes_in_turn
 from PIL import Image as Pillow
+from PIL import ImageOps
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 
@@ -132,3 +133,25 @@ def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, 
         assert batch["boxes"][slot].tolist() == [[1, 2, 4, 7]]
     with pytest.raises(ConfigError, match=r"Decode\(exif=...\): turns images, and no column is an Image"):
         DataLoader(source, 3, columns={"boxes": Bytes("boxes")}, decode=Decode(exif=True), device="cpu")
+
+
+def test_a_mask_is_turned_by_each_orientation_as_its_image_is(tmp_path: Path) -> None:
+    """All eight, by Pillow's own turning."""
+    stored = np.arange(36, dtype=np.uint8).reshape(6, 6)
+    turned = []
+    with tarfile.open(tmp_path / "0.tar", "w") as tar:
+        for way in range(1, 9):
+            exif = Pillow.Exif()
+            exif[0x0112] = way
+            members = {"png": encoded(np.stack([stored] * 3, axis=2), exif=exif), "mask": encoded(stored, exif=exif)}
+            turned.append(np.array(ImageOps.exif_transpose(Pillow.open(io.BytesIO(members["mask"])))))
+            for suffix, data in members.items():
+                info = tarfile.TarInfo(f"{way:03}.{suffix}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    source = ShardSet(str(tmp_path / "0.tar"), index_dir=tmp_path)
+    asked = {"image": Image("png"), "mask": Mask("mask")}
+    with DataLoader(source, 8, columns=asked, decode=Decode(exif=True), tuning=QUICK, device="cpu") as loader:
+        (batch,) = loader
+    assert batch["mask"].tolist() == np.stack(turned).tolist()
+    assert torch.equal(batch["image"][:, 0], batch["mask"])

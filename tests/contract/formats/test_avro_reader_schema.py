@@ -70,6 +70,7 @@ ROWS = {
     "a field is new": (record(("a", "int")), record(("a", "int"), ("b", "string", "x")), {"a": 1}, {"a": 1, "b": "x"}),
     "a new field may be null": (record(), record(("b", ["null", "int"], None)), {}, {"b": None}),
     "a default of another branch": (record(), record(("b", ["null", "int"], 3)), {}, {"b": 3}),
+    "a default of another branch in bytes": (record(), record(("b", ["null", "bytes"], "\u00ff")), {}, {"b": b"\xff"}),
     "a default in bytes": (record(), record(("b", "bytes", "\u00ff\u0001")), {}, {"b": b"\xff\x01"}),
     "a default of a fixed": (record(), record(("b", fixed(2), "\u00ff\u0001")), {}, {"b": b"\xff\x01"}),
     "a default of numbers": (record(), record(("b", array("float"), [1, 2.5])), {}, {"b": [1.0, 2.5]}),
