@@ -238,8 +238,12 @@ def test_operators_in_conditions_resume_as_well() -> None:
         assert all(torch.equal(a, b[0]["data"]) for a, b in zip(wanted[3:], again, strict=True))
 
 
+@pytest.mark.long(form="test_operators_in_conditions_resume_as_well")
 def test_dalis_automatic_augmentation_is_all_ours() -> None:
-    """RandAugment, of some of its operations and many conditions deep, draws from our states alone."""
+    """RandAugment, of some of its operations and many conditions deep, draws from our states alone.
+
+    DALI rewrites its own Python for that, which takes two seconds.
+    """
     from nvidia.dali.auto_aug import rand_augment
 
     @pipeline_def(**CPU, enable_conditionals=True)  # type: ignore[untyped-decorator, unused-ignore]

@@ -117,9 +117,10 @@ def test_no_byte_beside_the_arrays(kept: Kept, compiled: Callable[[str], HostKer
             arrays.append(np.lib.stride_tricks.as_strided(records[0, at:], (span,), (1,)))
         job = prepared(name, arguments)
         jobs.append((job, arrays))
-        expected += kernel.right(arguments).tobytes()
+        right = kernel.right(arguments)
+        expected += right.tobytes()
         compiled(name).run(job)
-        same_bits(arguments["out"], kernel.right(arguments))
+        same_bits(arguments["out"], right)
         expected += b"" if arguments.get("spare") is None else arguments["spare"].tobytes()  # it is written to as well
     assert {job.options for job, _ in jobs} == set(kernel.variants)
     assert run_sanitized(compile_sanitized(kept, name, kernel.variants), kernel.variants, jobs) == expected
