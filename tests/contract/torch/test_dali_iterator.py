@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +114,15 @@ def test_pipelines_are_given_in_every_way(given: Any) -> None:
     assert batches == [list(range(22))[at : at + step] for at in range(0, 22, step)]
 
 
-@pytest.mark.parametrize("auto_reset", [False, True, "yes", "no", None])
-@pytest.mark.parametrize("count", [8, 10, 3])
-@pytest.mark.parametrize("policy", [FILL, DROP, PARTIAL])
+def lengths() -> Iterator[Any]:
+    """Each pair of a policy, a number of records and a way to begin again; all of the three are long."""
+    resets = enumerate([False, True, "yes", "no", None])
+    kinds = itertools.product(enumerate([FILL, DROP, PARTIAL]), enumerate([8, 10, 3]), resets)
+    for (a, policy), (b, count), (c, auto_reset) in kinds:
+        yield pytest.param(policy, count, auto_reset, marks=[pytest.mark.long] if (a + b + c) % 3 else [])
+
+
+@pytest.mark.parametrize(("policy", "count", "auto_reset"), [*lengths()])
 def test_lengths_and_last_batches(policy: LastBatchPolicy, count: int, auto_reset: Any) -> None:
     """len() is what comes, in each of two epochs and in their middle; the last batch is filled, left out or smaller."""
     full, rest = divmod(count, 4)
