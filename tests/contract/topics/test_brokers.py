@@ -17,7 +17,7 @@ def test_records_go_round_robin_and_their_places_are_returned(kafka: Kafka) -> N
     """Records without a partition take the partitions in turn; the places are those the broker gave."""
     records: list[tuple[bytes | None, int | None] | Message]
     records = [(b"a", 1), Message(b"b", partition=2), (b"c", 2), (None, 3), (b"d", None)]
-    assert kafka.publish(kafka.topic, records, partitions=3) == [(0, 0), (2, 0), (1, 0), (2, 1), (0, 1)]
+    assert publish(kafka.servers, kafka.topic, records, partitions=3) == [(0, 0), (2, 0), (1, 0), (2, 1), (0, 1)]
 
 
 def test_publish_makes_the_topic_where_told_so(kafka: Kafka) -> None:
@@ -33,17 +33,17 @@ def test_a_label_that_is_text_is_told_with_its_cure(embedded: Kafka) -> None:
     """Labels are numbers here; other headers are a message's."""
     records: list[tuple[bytes | None, int | None] | Message] = [(b"x", "cat")]  # type: ignore[list-item]
     with pytest.raises(ConfigError, match=r"label must be an int or None; found 'cat'\. .*Message"):
-        embedded.publish(embedded.topic, records, partitions=1)
+        publish(embedded.servers, embedded.topic, records, partitions=1)
 
 
 def test_publish_notices_records_that_were_dropped(embedded: Kafka) -> None:
     """The embedded broker keeps 5 MiB per partition: more is an error that says so, and fits in more partitions."""
     records = [(bytes(1_000_000), i) for i in range(8)]
     with pytest.raises(SourceError, match="5 MiB per partition"):
-        embedded.publish(embedded.topic, records, partitions=1)
-    embedded.publish(embedded.topic + "-wide", records, partitions=2)
+        publish(embedded.servers, embedded.topic, records, partitions=1)
+    publish(embedded.servers, embedded.topic + "-wide", records, partitions=2)
     with pytest.raises(SourceError, match="more partitions"):  # the older records fell out for the new ones
-        embedded.publish(embedded.topic + "-wide", records[:4])
+        publish(embedded.servers, embedded.topic + "-wide", records[:4])
 
 
 @pytest.mark.usefixtures("warm_children")

@@ -19,6 +19,7 @@ from dali_feed.errors import (
     SourceError,
 )
 from dali_feed.external_sources import KafkaStream, KafkaTopic
+from dali_feed.testing import publish
 
 pytestmark = pytest.mark.waits
 
@@ -137,7 +138,7 @@ def test_a_record_that_is_not_taken_is_told_by_who_publishes(embedded: Kafka) ->
     with pytest.raises(
         SourceError, match="every record must be delivered; 1 were not; record 0: .*authorization failed"
     ):
-        embedded.publish(topic, [(b"a", 1)])
+        publish(embedded.servers, topic, [(b"a", 1)])
     assert repr(cluster) == f"<embedded Kafka broker {embedded.servers}>"
     with pytest.raises(SourceError, match=f"topic '{topic}'"):
         cluster.create(topic, 1)
