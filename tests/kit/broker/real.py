@@ -245,7 +245,7 @@ class Cluster:
     def create(self, topic: str, partitions: int = 1, config: dict[str, str] | None = None, replicas: int = 1) -> None:
         """Make a topic and wait until it is there with all its partitions."""
         self.admin.create_topics([NewTopic(topic, partitions, replicas, config=config or {})])[topic].result(60)
-        self._until(lambda found: topic in found and len(found[topic].partitions) == partitions)
+        self._until(lambda found: len(found[topic].partitions) == partitions, topic)
 
     def delete(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
@@ -264,9 +264,9 @@ class Cluster:
         for made in self.admin.create_acls([rule]).values():
             made.result(30)
 
-    def _until(self, wanted: Callable[[dict[str, TopicMetadata]], bool]) -> None:
+    def _until(self, wanted: Callable[[dict[str, TopicMetadata]], bool], of: str | None = None) -> None:
         deadline = time.monotonic() + 60
-        while not wanted(self.admin.list_topics(timeout=60).topics):
+        while not wanted(self.admin.list_topics(of, timeout=60).topics):
             if time.monotonic() > deadline:
                 msg = f"{self.servers}: its list of topics did not follow within 60 s"
                 raise TimeoutError(msg)
