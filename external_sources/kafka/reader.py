@@ -515,7 +515,8 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         if own is not None:
             newest_client(own)  # none that this thread made before counts
         settings = {} if own is None else {"plugin.library.paths": plugin(own)}
-        client = self._connect(settings, small=small or self._modest, quiet=self._modest)
+        modest = {"fetch.wait.max.ms": 1} if self._modest else {}  # it goes from place to place: see client.py
+        client = self._connect(settings, modest, small=small or self._modest, quiet=self._modest)
         handle = None if own is None else newest_client(own)
         if own is None or handle is None:
             return ByMessage(client, topic, lambda: self._witness.doubts(self._identity.topic_id))
