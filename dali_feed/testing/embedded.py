@@ -34,6 +34,7 @@ _SYMBOLS: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_mock_cluster_bootstraps": (_STR, [_PTR]),
     "rd_kafka_mock_topic_create": (_INT, [_PTR, _STR, _INT, _INT]),
     "rd_kafka_mock_partition_delete_records": (_INT, [_PTR, _STR, ctypes.c_int32, ctypes.c_int64]),
+    "rd_kafka_mock_partition_set_leader": (_INT, [_PTR, _STR, ctypes.c_int32, ctypes.c_int32]),
     "rd_kafka_mock_broker_set_down": (_INT, [_PTR, ctypes.c_int32]),
     "rd_kafka_mock_broker_set_up": (_INT, [_PTR, ctypes.c_int32]),
     "rd_kafka_mock_push_request_errors_array": (_INT, [_PTR, ctypes.c_int16, ctypes.c_size_t, _PTR]),
@@ -114,6 +115,10 @@ class Broker:
     def up(self, broker: int = 1) -> None:
         """Let a broker answer again."""
         self._call("broker_set_up", f"broker {broker}", broker)
+
+    def lead(self, topic: str, partition: int, broker: int) -> None:
+        """Have a broker lead a partition from now on, as after an election: all brokers hold all records."""
+        self._call("partition_set_leader", f"{topic}[{partition}]", topic.encode(), partition, broker)
 
     def fail_next(self, api: int, errors: list[int]) -> None:
         """Answer the next requests of an API key (1: Fetch, 2: ListOffsets, 3: Metadata) with these error codes."""
