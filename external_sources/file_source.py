@@ -44,7 +44,7 @@ from dali_feed.records.source import (
     fixed_snapshot,
     sampled,
 )
-from dali_feed.storage.paths import shown, unique_names
+from dali_feed.storage.paths import named_twice, shown, unique_names
 from dali_feed.storage.sets import store_for
 from dali_feed.storage.store import LOCAL, Stamp, Store, sizes_and_times
 
@@ -66,8 +66,7 @@ def named_files(
         msg = f"{kind}: must name at least one {word}; found an empty sequence"
         raise ConfigError(msg)
     paths = tuple(itertools.chain.from_iterable(matches(pattern, kind) for pattern in patterns))
-    if len(set(paths)) < len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
+    if twice := named_twice(paths):
         msg = f"{kind}: each {word} may be named once; found {twice} twice; remove one of the two"
         raise ConfigError(msg)
     return f"{kind}({', '.join(map(shown, patterns[:3]))}{', ...' if len(patterns) > 3 else ''})", paths

@@ -26,6 +26,7 @@ from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.source import Block, Fault, Snapshot
+from dali_feed.storage.paths import named_twice
 from dali_feed.storage.sets import store_for
 from dali_feed.storage.store import LOCAL, File, FileReads, Stamp, Store, read_at
 
@@ -544,8 +545,7 @@ class MDS(RecordFiles):
         store = store_for([root])
         self._set = read_set(root, store)
         paths = tuple(shard.raw.path for shard in self._set.shards)
-        if len(set(paths)) < len(paths):
-            twice = next(path for path in paths if paths.count(path) > 1)
+        if twice := named_twice(paths):
             msg = f"MDS({named}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
         packed = {shard.raw.path: (shard.raw, shard.packed) for shard in self._set.shards if shard.packed is not None}

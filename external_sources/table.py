@@ -61,7 +61,7 @@ from dali_feed.records.source import (
     fixed_snapshot,
     sampled,
 )
-from dali_feed.storage.paths import matches
+from dali_feed.storage.paths import matches, named_twice
 from dali_feed.storage.store import LOCAL
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Table(FileSource):
                 raise ConfigError(msg)
             paths = paths_of("Table: files", table)
             files = tuple(path for one in paths for path in matches(one, self.kind, "*.parquet"))
-            if not paths or len(set(files)) < len(files):
+            if not paths or named_twice(files):
                 msg = f"Table: each file must be named once, and there must be at least one; found {paths!r:.200}"
                 raise ConfigError(msg)
             super().__init__(f"Table({', '.join(paths[:3])}{', ...' if len(paths) > 3 else ''})", files, LOCAL)

@@ -69,14 +69,29 @@ def braces(pattern: str, subject: str = "ShardSet") -> list[str]:
 
 
 def unique_names(paths: Sequence[str]) -> tuple[str, ...]:
-    """Basenames; where those are equal, as many folders before them as tell them apart."""
-    parts = [(p.partition("://")[2] if "://" in p else os.path.abspath(p)[1:]).split("/") for p in paths]
-    depth = 1
-    while True:
-        names = ["/".join(p[-depth:]) for p in parts]
+    """Basenames; where those are equal, as many folders before them as tell them apart, or else all of each path."""
+    parts = [(place.partition("://")[2] or place[1:]).split("/") for place in map(place_of, paths)]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = tuple("/".join(part[-depth:]) for part in parts)
         if len(set(names)) == len(names):
-            return tuple(names)
-        depth += 1
+            return names
+    return tuple(paths)
+
+
+def place_of(path: str) -> str:
+    """What all spellings of one local path have in common; an address as it is."""
+    return path if "://" in path else os.path.abspath(path)
+
+
+def named_twice(paths: Sequence[str]) -> str | None:
+    """The first path that an earlier one names too, in whichever spelling."""
+    known: set[str] = set()
+    for path in paths:
+        place = place_of(path)
+        if place in known:
+            return path
+        known.add(place)
+    return None
 
 
 def called(address: str) -> str:
