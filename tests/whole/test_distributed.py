@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed.run
 from kit.images import jpeg, text
 from kit.warm import Warm
 
@@ -24,7 +21,17 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_distributed.py"
 LENGTHS = (33, 5, 21)  # 59 records: one slot of the 60 is filled up with the epoch's first record
 LANES, BATCH, STEPS, STOP = 4, 8, 8, 5
 Line = dict[str, Any]
-Launch = Callable[..., list[list[Line]]]  # the number of ranks, a folder for what they write, the shards, options
+# Several runs by torchrun in one process: of each its ranks, the folder for what they write, and whence it goes on.
+TORCHRUN = """
+import json, shutil, sys
+from torch.distributed.run import main
+runs, example = map(json.loads, sys.argv[1:])
+for ranks, out, begun, more in runs:
+    if begun:
+        shutil.copytree(begun, out)
+    main(["--standalone", "--nproc-per-node", str(ranks), *example, "--out", out, *more])
+"""
+HOW = ("--trace", "--bad-limit", "1/2", "--epochs", "2", "--global-batch", str(BATCH), "--lanes", str(LANES))
 
 
 @dataclass(frozen=True)
@@ -40,33 +47,14 @@ class Runs:
 ENV = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
 
 
-def example(out: Path, data: str, *options: str) -> list[str]:
-    """The example and its arguments."""
-    command = [str(EXAMPLE), "--out", str(out), "--data", data, "--trace", "--bad-limit", "1/2", "--epochs", "2"]
-    return [*command, "--global-batch", str(BATCH), "--lanes", str(LANES), *options]
-
-
-def written(ranks: int, out: Path) -> list[list[Line]]:
+def written(ranks: int, out: str) -> list[list[Line]]:
     """What each of so many ranks wrote down."""
-    traces = [out / f"trace-of-{ranks}-rank-{rank}.jsonl" for rank in range(ranks)]
+    traces = [Path(out, f"trace-of-{ranks}-rank-{rank}.jsonl") for rank in range(ranks)]
     return [[json.loads(line) for line in trace.read_text().splitlines()] for trace in traces]
 
 
 @pytest.fixture(scope="module")
-def launch(warm: Warm) -> Launch:
-    """Runs the example on so many ranks by torchrun."""
-
-    def started(ranks: int, out: Path, data: str, *options: str) -> list[list[Line]]:
-        command = [torch.distributed.run.__file__, "--standalone", "--nproc-per-node", ranks]
-        done = warm.run([*command, *example(out, data, *options)], env=ENV, beside=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return written(ranks, out)
-
-    return started
-
-
-@pytest.fixture(scope="module")
-def runs(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def runs(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Two ranks without a stop; two up to a stop, then one and four. Lane 1 has all the bad records."""
     home = tmp_path_factory.mktemp("distributed")
     data = str(home / "s-*.tar")
@@ -84,14 +72,14 @@ def runs(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         shard, row = sample >> 40, sample & ((1 << 40) - 1)
         records[shard][row] = (text(), 0)
     write()
-    stopped = home / "stopped"
-    whole = launch(2, home / "whole", data)
-    begun = launch(2, stopped, data, "--stop-after", str(STOP))
-    resumed = {}
-    for ranks in (1, 4):
-        shutil.copytree(stopped, home / f"on-{ranks}")
-        resumed[ranks] = launch(ranks, home / f"on-{ranks}", data)
-    return Runs(whole, begun, resumed, bad)
+    stopped = str(home / "stopped")
+    launched = [(2, str(home / "whole"), "", []), (2, stopped, "", ["--stop-after", str(STOP)])]
+    launched += [(ranks, str(home / f"on-{ranks}"), stopped, []) for ranks in (1, 4)]
+    example = json.dumps([str(EXAMPLE), "--data", data, *HOW])
+    done = warm.run(["-c", TORCHRUN, json.dumps(launched), example], env=ENV, beside=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    whole, begun, *resumed = [written(ranks, out) for ranks, out, *_ in launched]
+    return Runs(whole, begun, dict(zip((1, 4), resumed, strict=True)), bad)
 
 
 def global_batches(ranks: list[list[Line]]) -> list[list[tuple[Any, ...]]]:

@@ -217,7 +217,7 @@ def test_help_is_light() -> None:
 @pytest.mark.usefixtures("warm_children")
 def test_the_demo_resumes(cli: Cli) -> None:
     """It learns, is killed and resumed without a difference, and its bad records are told."""
-    done = cli("demo", "--device", "cpu")
+    done = cli("demo", "--device", "cpu", "--epochs", 2)
     assert "resumed: identical (23 batches, ids and pixels of " in done.out, done.err + done.out
     assert "2 bad records replaced: digits[1]@17: JPEG cut off" in done.out
     assert "digits[3]@51: text, not an image" in done.out
