@@ -416,9 +416,22 @@ FAULTS: dict[str, tuple[list[str], type[DaliFeedError] | None, int]] = {
     "400": (["400"], SourceError, 1),
     **{each: ([each], SourceChangedError, 1) for each in ("416", "412", "other")},  # as if If-Match were ignored
 }
+# A header of one's own changes nothing but what is sent: each kind of answer to it, and all of them in the long form.
+OF_EACH_KIND = ("none", "one after the other", "503 for good", "401", "404", "400", "412")
+LONG_FORM = pytest.mark.long(form="test_a_fault_of_a_server")
 
 
-@pytest.mark.parametrize(("faults", "error", "requests"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize(
+    ("source", "faults", "error", "requests"),
+    [
+        pytest.param(
+            *(kind, *fault), id=f"{kind}-{name}", marks=[LONG_FORM] * (kind == "private" and name not in OF_EACH_KIND)
+        )
+        for kind in ("http", "private", "s3")
+        for name, fault in FAULTS.items()
+    ],
+    indirect=["source"],
+)
 def test_a_fault_of_a_server(
     source: tuple[ShardSet, Web], faults: list[str], error: type[DaliFeedError] | None, requests: int
 ) -> None:
