@@ -30,9 +30,11 @@ def nodes() -> Iterator[int]:
         import ray
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        # Without those of its processes that only show people something: each imports Ray for a second.
+        less = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, **less})
         try:
-            cluster.add_node(num_cpus=1)
+            cluster.add_node(num_cpus=1, include_log_monitor=False)
             ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
             yield len(ray.nodes())
         finally:
