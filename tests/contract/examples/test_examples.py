@@ -58,7 +58,7 @@ def test_it_packs_verifies_and_reads(warm: Warm, tmp_path: Path) -> None:
         assert third.startswith("a batch of (4, 3, 64, 64), labels [")
 
 
-STOPPED, STEPS = 8, 20  # of 6 to an epoch
+STOPPED, STEPS = 8, 20  # of 6 to an epoch, and of 12 where batches are of eight
 
 
 def example(name: str) -> Any:
@@ -80,15 +80,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("name", ["train_pairs", "train_masks"])
-def test_an_example_learns_and_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "batch"), [("train_pairs", 16), ("train_masks", 8)])
+def test_an_example_learns_and_goes_on(name: str, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss falls, masks come closer; two runs, the first stopped inside an epoch, have the figures of one."""
     if name == "train_masks":
         pytest.importorskip("skimage")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    main = example(name).main
-    whole = main(["--out", str(tmp_path / "whole"), "--steps", str(STEPS)])
-    parts = [main(["--out", str(tmp_path / "parts"), "--steps", str(steps)]) for steps in (STOPPED, STEPS)]
+    main, how = example(name).main, ["--batch-size", str(batch)]
+    whole = main(["--out", str(tmp_path / "whole"), "--steps", str(STEPS), *how])
+    parts = [main(["--out", str(tmp_path / "parts"), "--steps", str(steps), *how]) for steps in (STOPPED, STEPS)]
     assert [len(part) for part in parts] == [STOPPED, STEPS - STOPPED]
     assert parts[0] + parts[1] == whole
     figures = [step if isinstance(step, tuple) else (step,) for step in whole]
