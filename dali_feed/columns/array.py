@@ -187,18 +187,18 @@ class Array(Column):
     def _read_rows(self, values: Any, dtype: np.dtype[Any], sides: tuple[int, ...], faults: Faults) -> Sequence[Any]:
         """The same of records that have their own number of rows."""
         each = math.prod(sides) * dtype.itemsize
-        most = np.iinfo(np.int64).max if self.most is None else self.most * each
+        most = np.iinfo(np.int64).max if self.most is None else self.most
         if isinstance(values, ArrayPieces) and values.are_rows(dtype, sides):
             values, raw = values.pieces, True
         else:
             raw = isinstance(values, Pieces) and not (values.padded(len(MAGIC)) == list(MAGIC)).all(axis=1).any()
-        if raw and ((values.size % each == 0) & (values.size <= most)).all():
+        if raw and ((values.size % each == 0) & (values.size // each <= most)).all():
             return values  # type: ignore[no-any-return]  # Pieces
         out = list(values)
         for row, value in enumerate(out):
             try:
                 out[row] = rows_from(dtype, sides, value)
-                if out[row].nbytes > most:
+                if len(out[row]) > most:
                     faults[row] = f"at most {self.most} rows (most=) are allowed; found {len(out[row])}"
             except FormatError as error:
                 faults[row] = str(error)
@@ -265,7 +265,7 @@ def kept_as_array(column: Array, value: Any) -> NDArray[Any]:
     if not isinstance(value, np.ndarray):
         sides = [-1 if side is None else side for side in column.shape or ()]
         value = np.frombuffer(value, column.dtype).reshape(sides)
-    return column.scaled(value)
+    return column.scaled(value.astype(column.dtype, copy=False))
 
 
 def _fill(memory: NDArray[np.uint8], values: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

@@ -185,12 +185,12 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
             value = float(text) if dtype.kind == "f" else int(text)
         except ValueError as error:
             raise ValueError(f"a decimal number is needed; found {text!r}") from error
-    if not isinstance(value, int | float | np.number | np.bool_):
+    if isinstance(value, np.number | np.bool_):
+        value = value.item()  # Python compares an int and a float exactly
+    if not isinstance(value, int | float):
         msg = f"a number is needed; found {str(value)[:_SHOWN]!r}"
         raise ValueError(msg)  # noqa: TRY004  the data is wrong, not a program
-    if dtype.kind in "iub" and (
-        (isinstance(value, float | np.floating) and not np.isfinite(value)) or value != int(value)
-    ):
+    if dtype.kind in "iub" and ((isinstance(value, float) and not np.isfinite(value)) or value != int(value)):
         raise ValueError(f"a whole number is needed for {dtype}; found {value}")
     low, high = (0, 1) if dtype.kind == "b" else _ends(dtype)
     if not low <= value <= high and value == value and abs(value) != float("inf"):  # noqa: PLR0124  not a NaN

@@ -88,9 +88,11 @@ class Mask(EncodedColumn, Follower):
             wide, high = size[1], size[0]
             msg = f"a mask must have the size of its image, {wide}x{high}; found {pixels.shape[1]}x{pixels.shape[0]}"
             raise ValueError(msg)
-        most = np.iinfo(self.dtype).max
-        if pixels.size and pixels.max() > most:
-            raise ValueError(f"the classes of a mask must fit into {self.dtype}; found {pixels.max()}")
+        if not np.can_cast(pixels.dtype, self.dtype):
+            ends, least, most = np.iinfo(self.dtype), pixels.min(), pixels.max()
+            if least < ends.min or most > ends.max:
+                odd = least if least < ends.min else most
+                raise ValueError(f"the classes of a mask must fit into {self.dtype}; found {odd}")
         return moved(Classes(pixels.astype(self.dtype)[None])).numpy()[0]
 
     def batch(self, values: list[Any]) -> NDArray[Any]:

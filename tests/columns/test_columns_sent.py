@@ -91,6 +91,16 @@ def test_a_users_graph_is_given_what_was_scaled() -> None:
     assert {each.dtype for each in kept} == {np.dtype(np.float32)}
 
 
+def test_a_users_graph_is_given_the_columns_dtype() -> None:
+    """Of numbers in lists too, and of an array of fewer bits: a graph's types are those of its first batch."""
+    columns = graph_inputs(
+        {"image": Image("jpg"), "x": Array("x", "int16", (2,)), "rows": Array("x", "int32", (None,))}
+    )
+    for name, dtype in (("x", np.int16), ("rows", np.int32)):
+        kept = columns[name].read([[1, 2], np.array([3, 4], np.uint8)], Faults())
+        assert [(each.dtype, each.tolist()) for each in kept] == [(dtype, [1, 2]), (dtype, [3, 4])]
+
+
 def test_a_room_that_is_not_filled_is_not_sent() -> None:
     """An array that has only part of one, or is written elsewhere, goes with the others; a room counts for one call."""
     gpu = Recorded()

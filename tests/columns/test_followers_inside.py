@@ -90,6 +90,8 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
     ("column", "data", "reason"),
     [
         (Mask("m"), encoded(np.zeros((9, 9), np.uint8)), "a mask must have the size of its image, 56x40; found 9x9"),
+        (Mask("m"), encoded(np.full((40, 56), -2, np.int32), "TIFF"), "must fit into uint8; found -2"),
+        (Mask("m", dtype="int16"), encoded(np.full((40, 56), 1 << 15, np.int32), "TIFF"), "int16; found 32768"),
         (Mask("m"), encoded(np.zeros((40, 56, 3), np.uint8)), "one number for each pixel; found an image of mode RGB"),
         (Boxes("b", more=1), b"[[1, 2, 3]]", r"rows of 5 numbers are needed; found an array of shape \(1, 3\)"),
         (Boxes("b", more=1), b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),

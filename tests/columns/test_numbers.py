@@ -27,6 +27,9 @@ from dali_feed.errors import ConfigError
         (2, "bool", "a number must fit into bool; found 2"),
         (1 << 63, "int64", "a number must fit into int64; found 9223372036854775808"),
         (10**400, "int64", "a number must fit into int64; found 1000"),
+        (np.float64(1 << 63), "int64", "a number must fit into int64; found 9.22"),
+        (np.float64(1 << 64), "uint64", "a number must fit into uint64; found 1.84"),
+        (np.complex64(1), "float32", "a number is needed; found"),
         (70000.0, "float16", "a number must fit into float16; found 70000.0"),
     ],
 )
@@ -46,6 +49,22 @@ def test_floats_that_are_no_number_are_kept() -> None:
     found = Number("n", "float32").read([float("inf"), "-inf", float("nan")], faults)
     assert faults == {}
     np.testing.assert_array_equal(found, np.array([np.inf, -np.inf, np.nan], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("int16", list(range(10))), ("float32", [0.5] * 10), ("int64", np.arange(10, dtype=np.uint8))],
+    ids=["JSON", "floats", "bytes"],
+)
+def test_at_most_so_many_rows_are_rows_of_any_dtype(dtype: str, value: Any) -> None:
+    """Rows are counted, not the bytes that they had where they come from, wider or narrower than the column's."""
+    faults: Faults = {}
+    Array("x", dtype, (None,), ragged="pad", most=9).read([value], faults)
+    assert faults == {0: "at most 9 rows (most=) are allowed; found 10"}
+    column = Array("x", dtype, (None,), ragged="pad", most=10)
+    kept = column.read([value], faults := {})
+    assert not faults
+    assert column.batch(kept).rows.tolist() == [list(value)]
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "none of them", "datetime64[s]"])
