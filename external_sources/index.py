@@ -258,7 +258,7 @@ def homes_of(path: str, index_dir: str | os.PathLike[str] | None, store: Store) 
     whole = path if "://" in path else os.path.abspath(path)
     name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
     if index_dir is not None:
-        return [Path(index_dir, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")]
+        return [Path(index_dir).expanduser() / f"{os.path.basename(path)}-{name[:16]}{SUFFIX}"]
     own = user_cache() / "index" / f"{name}{SUFFIX}"
     return [Path(path + SUFFIX), own] if store is LOCAL else [own]
 

@@ -6,6 +6,7 @@ readers and finds the same records, or says that it does not.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 from collections.abc import Mapping
@@ -24,11 +25,13 @@ from dali_feed.packing.plan import Plan, blocks, borders_of, probed
 from dali_feed.packing.rows import Change, Sample, Samples, contents_of
 from dali_feed.packing.work import WorkFolder
 from dali_feed.records.extents import Present
-from dali_feed.records.source import Snapshot
+from dali_feed.records.source import Snapshot, Source
 from dali_feed.storage.striping import Layout
 
 VERSION = 1
 QUALITY = 90
+STAMPS = "stamps"  # of the source's files, in the plan of a set under way alone: a manifest says nothing of times
+CURE = "give the same, give another place, or remove the files there"
 _BLOCK = 512
 
 
@@ -55,9 +58,8 @@ class PackTask:
         """The source's, of the positions that are packed alone."""
         source = as_source(self.source)
         if self.present is None:
-            whole: Snapshot = source.snapshot(pin)
-            return whole
-        whole = source.snapshot(None)
+            return whole_snapshot(source, pin)
+        whole = whole_snapshot(source)
         both = hashlib.sha256(f"{whole.fingerprint}\0{self.present.digest()}".encode()).hexdigest()
         return replace(whole, present=self.present, fingerprint=both, pin=None)
 
@@ -81,7 +83,7 @@ def _contents(  # noqa: PLR0913  an option each
     if map is not None:
         changes.append(OnImages(map))
     elif resize is not None or quality is not None:
-        changes.append(OnImages(Reencode(resize, quality or QUALITY)))
+        changes.append(OnImages(Reencode(resize, QUALITY if quality is None else quality)))
     if decoded:
         changes.append(OnImages(Decoded()))
     if tokens is not None:
@@ -127,6 +129,7 @@ def job_of(
     """
     contents = packed.contents()
     there = dict(known) if known else work.plan()
+    before = None if there is None else there.pop(STAMPS, None)
     snapshot = packed.snapshot(None if there is None else there.get("pin"))
     if not len(snapshot):
         raise SourceEmptyError(f"{snapshot.source}: a set must hold records; found none")
@@ -140,19 +143,29 @@ def job_of(
         "options": contents.to_json() | ({} if layout is None else {"layout": asdict(layout)}),
     }
     facts = json.loads(json.dumps(facts))
+    stamps = _stamps(contents.source)
     if there is not None:
         plan, fallback = _resumed(there, facts, work)
+        if before not in (None, stamps):
+            rule = f"a set must be packed from one source; files of {snapshot.source} were written since it was begun"
+            raise SourceChangedError(f"{work.manifest}: {rule}; {CURE}")
         return _with_contents(PackJob(packed, snapshot, plan, fallback, work, layout, there), contents)
     targets = () if layout is None else layout.targets
     for folder in (work.out, *(work.out / target for target in targets)):
-        if some := sorted(path.name for path in folder.glob(f"{work.name}-*.tar*")):
+        if some := sorted(path.name for path in folder.glob(f"{glob.escape(work.name)}-*.tar*")):
             what = f"found {some[0]}; give another name or folder"
             raise ConfigError(f"{folder}: a new set must not replace files that are there; {what}")
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
     facts |= {"fallback": fallback} | plan.to_json()
-    work.begin(facts)
+    work.begin(facts | {STAMPS: stamps})
     return _with_contents(PackJob(packed, snapshot, plan, fallback, work, layout, facts), contents)
+
+
+def _stamps(source: Source) -> str | None:
+    """What says that a source's files are those of before, though they may hold as much; None where it has none."""
+    stamps = source.file_stamps()
+    return None if stamps is None else hashlib.sha256(stamps).hexdigest()
 
 
 def _with_contents(job: PackJob, contents: Samples) -> PackJob:
@@ -163,7 +176,7 @@ def _with_contents(job: PackJob, contents: Samples) -> PackJob:
 
 def _resumed(there: Mapping[str, Any], facts: Mapping[str, Any], work: WorkFolder) -> tuple[Plan, str]:
     """Plan and fallback of the job that is there, where `facts` would be the same."""
-    where, cure = work.manifest, "give the same, give another place, or remove the files there"
+    where, cure = work.manifest, CURE
     try:
         plan, fallback = Plan.of(there), str(there["fallback"])
     except (KeyError, TypeError, ValueError) as error:
@@ -205,11 +218,23 @@ def sample_bytes(contents: Samples, snapshot: Snapshot) -> tuple[float, str]:
     return mean, max(sorted(set(kinds)), key=kinds.count, default=contents.fallback)
 
 
+def whole_snapshot(source: Source, pin: Mapping[str, Any] | None = None) -> Snapshot:
+    """A source's, of which a set holds each record once. ConfigError where weights say how often each comes."""
+    snapshot = source.snapshot(pin)
+    if snapshot.mix is not None:
+        rule = "a set holds each record of its source once; found sources that are mixed by weights"
+        raise ConfigError(f"{snapshot.source}: {rule}; pack each of them, or a Concat, and mix the sets in the loader")
+    return snapshot
+
+
 def as_source(source: Any) -> Any:
-    """The source itself; the rows of a dataset of Hugging Face."""
-    table = getattr(getattr(source, "data", None), "table", None)
-    if table is None or hasattr(source, "snapshot"):
+    """The source itself; the rows of a dataset of Hugging Face. ConfigError for what is neither."""
+    if hasattr(source, "snapshot"):
         return source
+    table = getattr(getattr(source, "data", None), "table", None)
+    if table is None:
+        rule = "must be a source that ends, such as ShardSet, FileList or Table, or a dataset of Hugging Face"
+        raise ConfigError(f"source: {rule}; found {source!r:.200}; make one of it")
     indices = getattr(source, "_indices", None)
     rows = None if indices is None else indices.column(0).to_numpy()
     return Table(table, _image_of(table), rows=rows, name=str(getattr(source, "split", None) or "dataset"))

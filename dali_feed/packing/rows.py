@@ -38,20 +38,25 @@ _MAGIC = (
     (b"MM\0*", "tif"),
     (b"\x93NUMPY", "npy"),
 )
-_SHORT = ((b"BM", "bmp"), (b"P6", "ppm"), (b"P5", "pgm"))  # two letters: a text may begin with them
+_SHORT = (  # two letters, with which a text may begin: so more of the header is asked for
+    (re.compile(rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.DOTALL), "bmp"),
+    (re.compile(rb"P6\s+[#\d]"), "ppm"),
+    (re.compile(rb"P5\s+[#\d]"), "pgm"),
+)
 _MAIN = frozenset(("image", "img", "picture", "value", "bytes", "payload", LABEL))
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def ending_of(data: bytes | memoryview, *, main: bool = True) -> str | None:
-    """The suffix of what bytes begin with; None where they say nothing. Of a payload (`main`) two letters do."""
-    head = bytes(data[:16])
+    """The suffix of what bytes begin with; None where they say nothing. BMP and PNM only of a payload (`main`)."""
+    head = bytes(data[:18])
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
     if head[4:12] in (b"ftypavif", b"ftypavis"):
         return "avif"
-    known = _MAGIC + _SHORT if main else _MAGIC
-    return next((ending for magic, ending in known if head.startswith(magic)), None)
+    known = next((ending for magic, ending in _MAGIC if head.startswith(magic)), None)
+    short = next((ending for begin, ending in _SHORT if begin.match(head)), None) if main else None
+    return known or short
 
 
 def plain_suffix(name: str) -> str:
@@ -79,14 +84,46 @@ def as_file(name: str, value: Any, suffix: str | None, main: bool, fallback: str
     if isinstance(value, str):
         return suffix or (stem if stem in ("txt", "text") else f"{stem}.txt"), value.encode("utf-8", "surrogateescape")
     if isinstance(value, list | tuple | np.ndarray):
-        array = np.asarray(value)
-        if array.dtype.kind in "biuf":
+        if (array := numbers_of(value)) is not None:
             return suffix or f"{stem}.npy", _npy(array)
-        value = array.tolist()
+        if any(isinstance(leaf, bytes | bytearray | memoryview) for leaf in leaves(value)):
+            rule = "a list of bytes has no file in a tar; name the members to write by members="
+            raise FormatError(f"member {name!r}: {rule}")
     try:
-        return suffix or f"{stem}.json", json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+        text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=_plain)
+        return suffix or f"{stem}.json", text.encode()
     except (TypeError, ValueError) as error:
         raise FormatError(f"member {name!r}: {error}") from error
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What lists in lists, or an array, hold."""
+    if not isinstance(value, list | tuple):
+        yield from value.flat if isinstance(value, np.ndarray) else (value,)
+        return
+    for each in value:
+        yield from leaves(each)
+
+
+def numbers_of(value: Any) -> np.ndarray[Any, Any] | None:
+    """A number, a list or an array as an array of numbers; None where NumPy would make others of what it holds."""
+    whole = isinstance(value, np.ndarray | np.generic)
+    if not whole and not all(isinstance(leaf, bool | int | float | np.generic) for leaf in leaves(value)):
+        return None
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return None
+    if not whole and array.size and array.dtype.kind == "f" and all(isinstance(leaf, int) for leaf in leaves(value)):
+        return None  # whole numbers that 64 bits do not hold
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON writes of NumPy's."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def _suffix(name: str, data: bytes | memoryview, main: bool, fallback: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from dali_feed.bad_records import Tally
 from dali_feed.errors import ConfigError, SourceNotFoundError
 from dali_feed.options import whole_cores
-from dali_feed.packing.job import PackJob, PackTask, job_of
+from dali_feed.packing.job import PackJob, PackTask, as_source, job_of
 from dali_feed.packing.on_ray import RayTasks, check_ray
 from dali_feed.packing.others import SHARD_BYTES, Conversion
 from dali_feed.packing.plan import Plan
@@ -34,6 +34,8 @@ TELL_SECONDS = 0.1
 TAR_BYTES = 256_000_000
 FORMATS = ("tar", "tfrecord", "mds")
 ENGINES = ("threads", "ray")
+EVERYWHERE = ("members", "shard_bytes", "keys")  # options that every format has; keys decide parts
+USUAL = {"text": "txt", "engine": "threads", "decoded": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def pack(  # noqa: PLR0913  an option each
     TFRecords and MDS are written by one thread into a folder that appears whole or not at all.
 
     Args:
-        source: a ShardSet, FileList, Table or KafkaTopic, any other source, or a dataset of Hugging Face.
+        source: a ShardSet, FileList, Table or KafkaTopic, any other source but a Mix, or a dataset of Hugging Face.
         out: `folder/NAME.dfset`, or a folder: NAME is then what the folder is called. Of other formats a folder that is
             not there yet, for `NAME-00000-of-00007.tfrecord`, or for index.json and `shard.00000.mds`.
         to: "tar"; "tfrecord", each record a tf.train.Example; or "mds". These take `members`, `shard_bytes` and `tell`.
@@ -98,7 +100,8 @@ def pack(  # noqa: PLR0913  an option each
         shard_bytes: about so many bytes of each shard; they have as many records each as can be. None: 256 MB, of MDS
             64 MiB.
         keys: "auto", "own" or "number": what samples are called, see `packing.keys.keys_of`.
-        resize: make the shorter side of larger images so many pixels long.
+        resize: make the shorter side of larger images so many pixels long. Of a mask, a file of one channel without
+            loss beside an image in colour, each pixel keeps a value that it had.
         quality: 1..100, of JPEG and WebP that are encoded again; 90 with `resize`. None without it: no encoding.
         map: a function of an encoded image that gives another. It runs before `decoded`, in place of `resize`. A run
             goes on with the same code alone, and of an object with the same attributes, or the same `facts` if it has
@@ -123,11 +126,8 @@ def pack(  # noqa: PLR0913  an option each
     options: dict[str, Any] = {"members": members, "keys": keys, "resize": resize, "quality": quality, "map": map}
     options |= {"tokens": tokens, "text": text, "decoded": decoded}
     more: dict[str, Any] = {"layout": layout, "workers": workers, "engine": engine}
-    if to != "tar":
-        usual = {"members": members, "keys": "auto", "text": "txt", "engine": "threads", "decoded": False}
-        for name, value in (options | more).items():
-            if value != usual.get(name):
-                raise ConfigError(f"{name}: is of tar shards; found to={to!r}; leave one of the two out")
+    if to != "tar" and keys != "auto":
+        raise _of_tar("keys", to)
     return pack_some(source, out, to=to, shard_bytes=shard_bytes, tell=tell, **more, **options)
 
 
@@ -145,15 +145,12 @@ def pack_some(  # noqa: PLR0913  an option each
     **options: Any,
 ) -> PackedSet:
     """`pack`, of the records at the positions of `present` alone; `options` are those that decide a sample's bytes."""
-    for name, number in (("workers", workers), ("shard_bytes", shard_bytes)):
-        if number is not None and number < 1:
-            raise ConfigError(f"{name}: must be 1 or more; found {number!r}")
-    for name, word, words in (("to", to, FORMATS), ("engine", engine, ENGINES)):
-        if word not in words:
-            raise ConfigError(f"{name}: must be one of {', '.join(words)}; found {word!r}")
+    as_source(source)
+    check_options(to, engine, shard_bytes=shard_bytes, layout=layout, workers=workers, **options)
     packed, run = PackTask(source, options, present), _Run(tell or (lambda _: None))
     if to != "tar":
-        return run.convert(PackTask(source, {**options, "keys": "number"}), out, to, shard_bytes or SHARD_BYTES[to])
+        packed = PackTask(source, {**options, "keys": "number"}, present)
+        return run.convert(packed, out, to, shard_bytes or SHARD_BYTES[to])
     work = WorkFolder(*place(out))
     if engine == "ray":
         check_ray(packed)
@@ -171,6 +168,24 @@ def pack_some(  # noqa: PLR0913  an option each
             done = run.end(work.manifest, job.plan, Tally.of(known.made["tally"]), begun=job.plan.records)
         work.done()
         return done
+
+
+def check_options(to: str = "tar", engine: str = "threads", **options: Any) -> None:
+    """Raise ConfigError for options of `pack` that cannot be, or that records in the format `to` do not have."""
+    for name, word, words in (("to", to, FORMATS), ("engine", engine, ENGINES)):
+        if word not in words:
+            raise ConfigError(f"{name}: must be one of {', '.join(words)}; found {word!r}")
+    for name in ("workers", "shard_bytes"):
+        if (number := options.get(name)) is not None and not (isinstance(number, int | np.integer) and number >= 1):
+            raise ConfigError(f"{name}: must be 1 or more; found {number!r}; give a whole number")
+    if to != "tar":
+        for name, value in {"engine": engine, **options}.items():
+            if name not in EVERYWHERE and value != USUAL.get(name):
+                raise _of_tar(name, to)
+
+
+def _of_tar(name: str, to: str) -> ConfigError:
+    return ConfigError(f"{name}: is of tar shards; found to={to!r}; leave one of the two out")
 
 
 class _Run:

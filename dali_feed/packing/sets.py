@@ -12,18 +12,20 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import ConfigError, DataLostError
+from dali_feed.checks import paths_of
+from dali_feed.errors import ConfigError, DataLostError, StateError
 from dali_feed.external_sources.index import SUFFIX
-from dali_feed.packing.job import as_source
+from dali_feed.packing.job import as_source, whole_snapshot
 from dali_feed.packing.keys import by_place, keys_of
 from dali_feed.packing.plan import name_of
-from dali_feed.packing.run import PackedSet, Tell, pack_some
+from dali_feed.packing.run import PackedSet, Tell, check_options, pack_some
 from dali_feed.packing.work import WorkFolder, folder_at, place, writing
 from dali_feed.records.extents import Extents, Int64s, Present, unpack_ids
 from dali_feed.storage.manifest import Manifest, Shard, load_plain
@@ -43,27 +45,43 @@ def split(
 
     Args:
         source: as for `pack`.
-        out: the folder that the sets go to.
+        out: the folder that the sets go to; of other formats the folders, `out/NAME`.
         parts: name -> a share, 0..1, all of them together 1; or how many records. None, of one part, is the rest.
         seed: of the draw; the same seed and keys give the same parts.
-        keys: as for `pack`.
+        keys: as for `pack`; of other formats they are drawn by alone.
         tell: as for `pack`; it hears of one part after the other.
         options: further ones of `pack`.
 
     Raises:
         ConfigError: parts that cannot be; and what `pack` raises.
     """
-    folder = folder_at(out)
+    folder, to = folder_at(out), options.get("to", "tar")
     source = as_source(source)
+    _check_parts(parts, seed)
+    check_options(**options)
+    names = {name: f"{name}.dfset" if to == "tar" else name for name in parts}
     return {
-        name: pack_some(source, folder / f"{name}.dfset", present=present, keys=keys, tell=tell, **options)
+        name: pack_some(source, folder / names[name], present=present, keys=keys, tell=tell, **options)
         for name, present in parts_of(source, parts, seed, keys).items()
     }
 
 
+def _check_parts(parts: Mapping[str, float | int | None], seed: int) -> None:
+    """Raise ConfigError for what are no parts."""
+    if not isinstance(seed, Integral):
+        raise ConfigError(f"seed: must be a whole number; found {seed!r}")
+    if not isinstance(parts, Mapping):
+        raise ConfigError(f"split: parts must be a mapping of names to shares or counts; found {parts!r:.200}")
+    for name, size in parts.items():
+        if not isinstance(name, str) or name in {"", ".", ".."} or not {"/", "\0"}.isdisjoint(name):
+            raise ConfigError(f"split: a part's name must be one of a file; found {name!r}; give another name")
+        if isinstance(size, bool) or not isinstance(size, Real | None):
+            raise ConfigError(f"split: a part must be a share, a count, or None for the rest; found {name}={size!r}")
+
+
 def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, keys: str = "auto") -> dict[str, Present]:
     """Which positions of a source's snapshot are in which part."""
-    snapshot = source.snapshot()
+    snapshot = whole_snapshot(source)
     key_of = by_place(keys_of(source, keys), snapshot).of
     first, last = snapshot.numbers
     ids = snapshot.located(Extents(np.arange(len(first), dtype=np.int64), first, last)).ids()
@@ -71,7 +89,8 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
     rows = zip(partition.tolist(), position.tolist(), strict=True)
     begin = hashlib.blake2b(b"%d\0" % seed, digest_size=8)
     drawn = np.fromiter((_draw(begin, key_of(p, k, 0)) for p, k in rows), np.uint64, len(ids))
-    part = _shares(parts, drawn) if any(isinstance(each, float) for each in parts.values()) else _counts(parts, drawn)
+    counts = all(isinstance(each, Integral | None) for each in parts.values())
+    part = _counts(parts, drawn) if counts else _shares(parts, drawn)
     present = {}
     for k, name in enumerate(parts):
         here = part == k
@@ -149,8 +168,10 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
         ConfigError: fewer than two sets, the same twice, files in the way, a place that cannot be written.
         DataLostError: a shard is not what its manifest says.
         SourceNotFoundError: no such set.
+        StateError: a set of that name is being packed.
     """
     folder, name = place(out)
+    sets = paths_of("merge", sets)
     if not all(os.fspath(each).strip() for each in sets):
         named = [os.fspath(each) for each in sets]
         raise ConfigError(f"merge: takes the manifests of sets, NAME.dfset; found {named!r}; name them all")
@@ -162,9 +183,13 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     work = WorkFolder(folder, name)
     path = work.manifest
     with work.alone():
+        under_way = work.plan()
+        if under_way is not None and "merge" not in under_way:
+            rule = f"a set that is under way must be finished first; it is packed from {under_way.get('source')}"
+            raise StateError(f"{path}: {rule}; finish it, give another name, or remove {work.path} and its shards")
         names = [name_of(work.name, k, len(every)) for k in range(len(every))]
         there = [name for name in (*names, path.name) if (work.out / name).exists()]
-        if there and work.plan() is None:
+        if there and under_way is None:
             msg = f"{work.out}: a new set must not replace files that are there; found {there[0]}; give another name"
             raise ConfigError(msg)
         work.begin({"merge": homes})

@@ -20,7 +20,7 @@ import numpy as np
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.index import TarIndex
 from dali_feed.external_sources.tfrecord import crc32c, masked
-from dali_feed.packing.rows import ending_of
+from dali_feed.packing.rows import ending_of, leaves, numbers_of
 from dali_feed.storage.store import Stamp
 
 BLOCK = 512
@@ -174,7 +174,7 @@ def tfrecord_bytes(record: bytes) -> bytes:
 
 
 def example_bytes(features: Mapping[str, Any]) -> bytes:
-    """An Example. A value is bytes or a text, a whole number, a float, or a list or an array of numbers, laid flat.
+    """An Example. A value is bytes or a text, a list of them, a number, or a list or an array of numbers, laid flat.
 
     Raises FormatError for a value that no feature can hold.
     """
@@ -186,23 +186,33 @@ def example_bytes(features: Mapping[str, Any]) -> bytes:
 
 
 def _feature(name: str, value: Any) -> bytes:
-    if isinstance(value, str):
-        try:
-            value = value.encode()
-        except UnicodeEncodeError as error:  # half of a surrogate pair, as of a file's name that is no UTF-8
-            raise FormatError(f"feature {name!r}: {error}") from None
-    if isinstance(value, bytes | bytearray | memoryview):
-        return _field(_TF_BYTES, _field(1, bytes(value)))
-    array = np.asarray(value)
+    if isinstance(value, _WORDS):
+        return _field(_TF_BYTES, _field(1, _word(name, value)))
+    if isinstance(value, list | tuple) and value and all(isinstance(leaf, _WORDS) for leaf in value):
+        words = (_word(name, leaf) for leaf in value)
+        return _field(_TF_BYTES, b"".join(_field(1, word) for word in words))
+    array = numbers_of(value)
+    if array is None:
+        rule = "must be bytes, a text, or numbers, or a list of one of these, not lists of different lengths"
+        raise FormatError(f"feature {name!r}: {rule}; found {type(value).__name__}")
     if array.dtype.kind in "biu":
         return _field(_INTS, _packed(b"".join(map(_int64, [name] * array.size, array.reshape(-1).tolist()))))
-    if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            floats = array.reshape(-1).astype("<f4")
-        if (np.isinf(floats) & np.isfinite(array.reshape(-1))).any():
-            raise FormatError(f"feature {name!r}: its floats must fit in 32 bits; found {float(np.abs(array).max())!r}")
-        return _field(_FLOATS, _packed(floats.tobytes()))
-    raise FormatError(f"feature {name!r}: must be bytes, a text, or numbers; found {type(value).__name__}")
+    with np.errstate(over="ignore"):
+        floats = array.reshape(-1).astype("<f4")
+    if (np.isinf(floats) & np.isfinite(array.reshape(-1))).any():
+        raise FormatError(f"feature {name!r}: its floats must fit in 32 bits; found {float(np.abs(array).max())!r}")
+    return _field(_FLOATS, _packed(floats.tobytes()))
+
+
+_WORDS = str | bytes | bytearray | memoryview
+
+
+def _word(name: str, value: _WORDS) -> bytes:
+    """Bytes, or a text's."""
+    try:
+        return value.encode() if isinstance(value, str) else bytes(value)
+    except UnicodeEncodeError as error:  # half of a surrogate pair, as of a file's name that is no UTF-8
+        raise FormatError(f"feature {name!r}: {error}") from None
 
 
 def _packed(numbers: bytes) -> bytes:
@@ -332,13 +342,14 @@ def _encoding(name: str, value: Any) -> str:
         return "str"
     if isinstance(value, dict):
         return "json"
-    array = np.asarray(value)
-    if array.ndim == 0 and array.dtype.kind in "biuf":
+    array = numbers_of(value)
+    if array is not None and not array.ndim:
         return "float64" if array.dtype.kind == "f" else "int"
-    if array.dtype.name in _ARRAYS and array.size:
+    if array is not None and array.dtype.name in _ARRAYS and array.size:
         return f"ndarray:{array.dtype.name}:{','.join(map(str, array.shape))}"
-    msg = f"column {name!r}: MDS has no encoding for {type(value).__name__} of {array.dtype} and shape {array.shape}"
-    raise FormatError(msg)
+    of = " and ".join(sorted({type(leaf).__name__ for leaf in leaves(value)}))
+    what = f"{of}, or lists of different lengths" if array is None else f"{array.dtype} and shape {array.shape}"
+    raise FormatError(f"column {name!r}: MDS has no encoding for {type(value).__name__} of {what}")
 
 
 def _size(encoding: str) -> int | None:

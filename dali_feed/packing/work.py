@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.bad_records import Tally
+from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.storage.durable import checked, checked_json, locked, sync_folder, write_whole
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, manifest_bytes
@@ -33,7 +34,7 @@ def place(out: str | os.PathLike[str]) -> tuple[Path, str]:
             raise ConfigError(f"out: {path} must be a set's manifest, a file; found a folder; give {path}/NAME.dfset")
         return path.parent, path.stem
     if not path.name or path.suffix == ".tar":
-        msg = f"out: must be a folder, or FOLDER/NAME.dfset; found {os.fspath(out)!r}; name the set, not a shard"
+        msg = f"out: must be a folder, or FOLDER/NAME.dfset; found {str(out)!r}; name the set, not a shard"
         raise ConfigError(msg)
     return path, path.name
 
@@ -44,7 +45,7 @@ def folder_at(out: str | os.PathLike[str], rule: str = "a folder") -> Path:
     Raises ConfigError where it has no name, which `os.path` takes for the current folder, and where a file or a folder
     that cannot be written stands in its way.
     """
-    text = os.fspath(out)
+    text = os.path.expanduser(path_of("out", out))  # noqa: PTH111  a text
     if not text.strip():
         raise ConfigError(f"out: must be {rule}; found {text!r}, which has no name; for the current folder give '.'")
     if "://" in text:
