@@ -101,6 +101,8 @@ def damaged(folder: Path, rng: np.random.Generator) -> int:
         pytest.param(True, True, (2,), id="Mix, pixels"),
         pytest.param(False, False, (2,), id="Concat, records"),
         pytest.param(False, True, (4, 1), id="Concat, pixels"),
+        pytest.param(True, True, (1, 2, 4), id="Mix, pixels, all", marks=pytest.mark.long),
+        pytest.param(False, False, (4, 2, 1), id="Concat, records, all", marks=pytest.mark.long),
     ],
 )
 def test_batches_are_those_of_a_plain_run(
