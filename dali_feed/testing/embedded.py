@@ -14,6 +14,7 @@ import ctypes
 import functools
 import signal
 import threading
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,6 +42,7 @@ _SYMBOLS: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_err2str": (_STR, [_INT]),
 }
 _PRODUCER = 0
+_AWAKE = 0.005  # seconds; while the cluster's thread is awake from a wish it may miss the next one, for a second
 
 _running: dict[str, Broker] = {}
 
@@ -135,6 +137,7 @@ class Broker:
             # with clients still connected it crashed once.
             for number in range(1, self.brokers + 1):
                 self._library.rd_kafka_mock_broker_set_down(self._cluster, number)
+            time.sleep(_AWAKE)
             self._library.rd_kafka_mock_cluster_destroy(self._cluster)
             self._library.rd_kafka_destroy(self._handle)
             self._handle = self._cluster = None
