@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.broker.real import cache, jars, java_version
+from kit.broker.real import archived, cache, jars, java_version
 from kit.limits import LONG
 
 RECORDS = 40
@@ -64,7 +64,7 @@ def _compiled() -> Path:
 
 def java(servers: str, *orders: str) -> list[Other]:
     """Have OtherClient.java do it; what it read."""
-    options = [*_OPTIONS, "-Xmx128m", "-cp", f"{jars()}/*:{_compiled()}"]
+    options = [*_OPTIONS, *archived(), "-Xmx128m", "-cp", f"{jars()}/*:{_compiled()}"]
     command = ["java", *options, SOURCE.stem, servers, *orders]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONG)
     assert done.returncode == 0, done.stderr

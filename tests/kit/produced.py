@@ -37,7 +37,7 @@ def block_of(topic: Source, partition: int, *names: str) -> Block:
 def values_in(servers: str, topic: str) -> list[list[bytes]]:
     """The committed values of each partition, in order, as a consumer of anybody has them."""
     options = {"bootstrap.servers": servers, "group.id": "anybody", "enable.partition.eof": True, "log_level": 0}
-    consumer = Consumer({**options, "isolation.level": "read_committed"})
+    consumer = Consumer({**options, "isolation.level": "read_committed", "fetch.wait.max.ms": 10})
     try:
         count = len(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(count)])

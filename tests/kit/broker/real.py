@@ -227,6 +227,12 @@ def _begun() -> Path:
     return folder
 
 
+def archived() -> list[str]:
+    """Options of Java's for a class path that begins with Kafka's jars: classes as they were archived."""
+    classes = _begun() / _CLASSES
+    return [f"-XX:SharedArchiveFile={classes}", *_QUIET] if classes.is_file() else []  # where it could be made
+
+
 class Cluster:
     """A Kafka that runs already, with what a test does to it."""
 
@@ -342,12 +348,10 @@ class RealBroker(Cluster):
         )
         atexit.register(self.close)
         begun = None if first is not None else _begun()
-        if begun is not None:
-            classes = begun / _CLASSES  # where it could be made
-            self._options += [f"-XX:SharedArchiveFile={classes}", *_QUIET] if classes.is_file() else []
         if begun is None:
             self._format()
         else:
+            self._options += archived()
             self._copy_storage(begun / _STORAGE, node)
         if first is not None:
             shutil.copytree(self.home / "data", first / _STORAGE)
