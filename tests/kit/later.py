@@ -15,7 +15,7 @@ class Later:
     """A module that is imported where it is first used; where it is not installed, the file is skipped."""
 
     def __init__(self, name: str) -> None:
-        if importlib.util.find_spec(name) is None:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:  # of "a.b" that would import a
             pytest.skip(f"{name} is not installed", allow_module_level=True)
         self._name = name
 

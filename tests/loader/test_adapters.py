@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.io
 import torch
 from kit.images import QUICK, pixels
 from kit.inside import running
+from kit.later import Later
 from PIL import Image
-from timm.data import ImageDataset, create_dataset
 from torch.utils.data import ConcatDataset, Subset, default_collate
 from torch.utils.data import DataLoader as TorchLoader
 from torchvision import datasets
@@ -29,6 +28,7 @@ from dali_feed.errors import FallbackWarning
 from dali_feed.feed import Feed
 from dali_feed.loader.adapters import Lowered, lower_dataset
 
+timm, matlab = Later("timm.data"), Later("scipy.io")
 COUNT = 7
 OPEN = pytest.mark.filterwarnings("ignore:unclosed file", "ignore:Exception ignored in")  # timm's reader leaves them so
 TRANSFORM = v2.Compose([v2.ToImage(), v2.CenterCrop(14), v2.ToDtype(torch.float32, scale=True)])
@@ -52,8 +52,8 @@ def flowers(root: Path) -> None:
     base = root / "flowers-102"
     for n in range(COUNT):
         put(base / "jpg" / f"image_{n + 1:05d}.jpg", n)
-    scipy.io.savemat(base / "imagelabels.mat", {"labels": np.arange(COUNT) % 3 + 1})
-    scipy.io.savemat(base / "setid.mat", {"trnid": np.arange(COUNT) + 1, "valid": [1, 2], "tstid": [1, 2]})
+    matlab.savemat(base / "imagelabels.mat", {"labels": np.arange(COUNT) % 3 + 1})
+    matlab.savemat(base / "setid.mat", {"trnid": np.arange(COUNT) + 1, "valid": [1, 2], "tstid": [1, 2]})
 
 
 def food(root: Path) -> None:
@@ -81,9 +81,9 @@ def cars(root: Path) -> None:
     kind = [("fname", object), ("class", np.uint8)]
     table = np.array([(name, 1 + n % 3) for n, name in enumerate(names)], dtype=kind)
     (base / "devkit").mkdir()
-    scipy.io.savemat(base / "devkit" / "cars_train_annos.mat", {"annotations": table})
+    matlab.savemat(base / "devkit" / "cars_train_annos.mat", {"annotations": table})
     classes = np.array(["Acura", "BMW", "Fiat"], dtype=object)
-    scipy.io.savemat(base / "devkit" / "cars_meta.mat", {"class_names": classes})
+    matlab.savemat(base / "devkit" / "cars_meta.mat", {"class_names": classes})
 
 
 def textures(root: Path) -> None:
@@ -177,10 +177,10 @@ def test_timms_folder(tmp_path: Path) -> None:
     folders("x")(tmp_path)
     put(tmp_path / "x" / "River" / "10.jpg", 10)
     put(tmp_path / "x" / "deep" / "Forest" / "2.png", 12)
-    for dataset in (ImageDataset(str(tmp_path)), create_dataset("", str(tmp_path / "x"))):
+    for dataset in (timm.ImageDataset(str(tmp_path)), timm.create_dataset("", str(tmp_path / "x"))):
         dataset.transform = TRANSFORM
         same(dataset)
-    found: Any = lower_dataset(ImageDataset(str(tmp_path)))
+    found: Any = lower_dataset(timm.ImageDataset(str(tmp_path)))
     assert found.source.classes == ("AnnualCrop", "Forest", "River")
 
 
@@ -248,9 +248,9 @@ REASONS: dict[str, tuple[Callable[[str], Any], str]] = {  # a dataset of that fo
     "nothing": (lambda root: Subset(ImageFolder(root), []), ""),
     "outside": (lambda root: Subset(ImageFolder(root), [99]), ""),
     "between": (lambda root: Subset(ImageFolder(root), [1.7]), ""),  # type: ignore[list-item]
-    "bytes": (lambda root: changed(ImageDataset(root), load_bytes=True), TIMM),
-    "grey": (lambda root: changed(ImageDataset(root), input_img_mode="L"), TIMM),
-    "reader": (lambda root: changed(ImageDataset(root), reader=[(b"", 0)]), "its reader list is not a folder's"),
+    "bytes": (lambda root: changed(timm.ImageDataset(root), load_bytes=True), TIMM),
+    "grey": (lambda root: changed(timm.ImageDataset(root), input_img_mode="L"), TIMM),
+    "reader": (lambda root: changed(timm.ImageDataset(root), reader=[(b"", 0)]), "its reader list is not a folder's"),
 }
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from timm.data import auto_augment, create_transform, random_erasing
-from timm.data import transforms as timm_transforms
+from kit.later import Later
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.models import ResNet18_Weights, get_model_weights, list_models
@@ -41,6 +40,9 @@ from dali_feed.transforms.program import outline
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
+timm, auto_augment, random_erasing, timm_transforms = (
+    Later(f"timm.data{name}") for name in ("", ".auto_augment", ".random_erasing", ".transforms")
+)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # Made from either module, v1 or v2: the transform, and what it lowers to.
@@ -166,12 +168,16 @@ def test_each_transform(make: Any, op: Op) -> None:
         ),
         (DeepLabV3_ResNet50_Weights.DEFAULT.transforms(), (Resize(520), ToFloat(), Normalize(MEAN, STD))),
         (FasterRCNN_ResNet50_FPN_Weights.DEFAULT.transforms(), (ToFloat(),)),
-        (timm_transforms.ToTensor(torch.bfloat16), (ToFloat("bfloat16", scale=False),)),
     ],
 )
 def test_what_one_of_them_has(transform: Any, ops: tuple[Op, ...]) -> None:
     """Conversions, presets of weights, settings by type; what leaves a decoded image as it is lowers to nothing."""
     assert lower(transform) == Recipe(ops)
+
+
+def test_timms_conversion_keeps_levels() -> None:
+    """To a float type."""
+    assert lower(timm_transforms.ToTensor(torch.bfloat16)) == Recipe((ToFloat("bfloat16", scale=False),))
 
 
 @pytest.mark.parametrize("policy", list(Policies))
@@ -255,7 +261,10 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda T: T.AugMix(alpha=0), "AugMix: alpha must be a number above 0; found 0.0"),
     (lambda _: timm_transforms.CenterCropOrPad((3, 3), padding_mode="odd"), "CropOrPad: padding_mode must be constant"),
     (lambda _: timm_transforms.TrimBorder(-1), "TrimBorder: border_size must be an int of at least 0"),
-    (lambda _: create_transform(32, is_training=True, interpolation="lanczos"), "interpolation must be ... 'lanczos'"),
+    (
+        lambda _: timm.create_transform(32, is_training=True, interpolation="lanczos"),
+        "interpolation must be ... 'lanczos'",
+    ),
     (lambda _: timm_transforms.RandomPad((3, 3)), "transform: timm.data.RandomPad is not supported"),
     # Places: behind or before what a transform can take.
     (lambda T: T.Compose([T.Normalize(MEAN, STD), v1.ToTensor()]), "Normalize: needs float pixels; found uint8. Put"),

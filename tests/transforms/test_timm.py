@@ -10,11 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import QUICK, pixels, png
+from kit.later import Later
 from kit.properties import examples
 from kit.torchvision_way import ran
 from PIL import Image
-from timm.data import auto_augment, create_transform, random_erasing
-from timm.data import transforms as timm_transforms
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
@@ -32,6 +31,11 @@ from dali_feed.transforms.program import HostProgram, compile_host, unfit
 from dali_feed.transforms.resize import Resize, ResizeKeepRatio
 from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 
+DATA = "timm.data"
+timm, auto_augment, random_erasing, timm_transforms = (
+    Later(f"{DATA}{name}") for name in ("", ".auto_augment", ".random_erasing", ".transforms")
+)
+
 FORMS: list[dict[str, Any]] = [{"crop_mode": "border"}, {"input_size": (24, 32)}, {"crop_border_pixels": 2}]
 EVAL: list[dict[str, Any]] = [
     *FORMS,
@@ -47,7 +51,7 @@ SIZES = [(60, 47), (40, 81), (33, 32), (20, 20), (200, 30)]
 
 def made(**asked: Any) -> Any:
     """Timm's transform to 32 pixels, or as asked."""
-    return create_transform(**({"input_size": 32} | asked))
+    return timm.create_transform(**({"input_size": 32} | asked))
 
 
 def floats(image: torch.Tensor, recipe: Recipe) -> Any:
@@ -123,7 +127,7 @@ def test_rectangles_are_timms(monkeypatch: pytest.MonkeyPatch) -> None:
         first = uniforms(0, 0, np.array([n]), [STREAMS_PER_OP]).reshape(4)
         starts = [number * STREAMS_PER_OP for number in inner_numbers(op, 1)]
         tries = uniforms(0, 0, np.array([n]), [s + t for s in starts for t in range(10)]).reshape(3, 10, 4)
-        monkeypatch.setattr(random_erasing, "random", ReplayedErasing(first, tries))
+        monkeypatch.setattr(f"{DATA}.random_erasing.random", ReplayedErasing(first, tries))
         whole = floats(torch.from_numpy(pixels(2, 30, 40)).permute(2, 0, 1), recipe)
         expected = theirs(whole.clone())
         assert torch.equal(ours, expected)
@@ -177,7 +181,7 @@ def test_sizes_are_timms(longest: float, area: bool, monkeypatch: pytest.MonkeyP
         for n in range(50):
             scaled, squeezed = drawn[0, n] < 0.5, drawn[2, n] < 0.5
             used = [drawn[0, n], *([drawn[1, n]] if scaled else []), drawn[2, n], *([drawn[3, n]] if squeezed else [])]
-            monkeypatch.setattr(timm_transforms, "random", Replayed(*used))
+            monkeypatch.setattr(f"{DATA}.transforms.random", Replayed(*used))
             asked = (theirs.size, longest, 0.5, (0.7, 1.3), area, 0.5, (0.8, 1.25))
             assert [int(ours[0][n]), int(ours[1][n])] == theirs.get_params(image, *asked)
 
@@ -192,7 +196,7 @@ def test_windows_are_timms(mode: str, anywhere: bool, monkeypatch: pytest.Monkey
     for size in [(40, 50), (24, 50), (41, 17), (21, 23)]:
         for n, ours in enumerate(ran(recipe, [png(1, *size)] * 6, range(6))):
             drawn = uniforms(0, 0, np.array([n]), [0])[:2, 0]
-            monkeypatch.setattr(timm_transforms, "random", Replayed(*drawn))
+            monkeypatch.setattr(f"{DATA}.transforms.random", Replayed(*drawn))
             assert torch.equal(ours, theirs(torch.from_numpy(pixels(1, *size)).permute(2, 0, 1)))
 
 
@@ -238,31 +242,31 @@ def test_no_draw_leaves_the_bounds_of_a_size(ops: list[Op], sizes: list[tuple[in
 
 def test_on_a_gpu_the_host_engine_takes_what_dali_cannot() -> None:
     """Where nobody chose an engine; one that was chosen says so."""
-    transform = create_transform(32, is_training=True, train_crop_mode="rkrc")
+    transform = timm.create_transform(32, is_training=True, train_crop_mode="rkrc")
     (output,) = compiled(transform, Decode(), 0).outputs
     assert output.engine == "host"
     assert isinstance(output.program, HostProgram)
     with pytest.raises(TransformError, match="the dali engine knows padding_mode"):
         compiled(transform, Decode(engine="dali"), 0)
-    assert compiled(create_transform(32), Decode(), 0).engine == "dali"
-    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0).engine == "host"
+    assert compiled(timm.create_transform(32), Decode(), 0).engine == "dali"
+    assert compiled(timm.create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0).engine == "host"
 
 
 LOOK: dict[str, Any] = {"translate_const": 12, "img_mean": (124, 116, 104)}
 MADE = {
-    "rand-m9-mstd0.5-inc1": auto_augment.rand_augment_transform,
-    "rand-m7-n3-p0.9": auto_augment.rand_augment_transform,
-    "rand-m15-mmax20-mstd101-inc1": auto_augment.rand_augment_transform,
-    "rand-mstd1-tweights-n3": auto_augment.rand_augment_transform,
-    "rand-m6-n2-t3aw-p1": auto_augment.rand_augment_transform,
-    "original-mstd0.5": auto_augment.auto_augment_transform,
-    "originalr": auto_augment.auto_augment_transform,
-    "v0": auto_augment.auto_augment_transform,
-    "v0r": auto_augment.auto_augment_transform,
-    "3a": auto_augment.auto_augment_transform,
-    "augmix-m5-w4-d2": auto_augment.augment_and_mix_transform,
-    "augmix-m3": auto_augment.augment_and_mix_transform,
-    "augmix-m5-b1-mstd1": auto_augment.augment_and_mix_transform,
+    "rand-m9-mstd0.5-inc1": "rand_augment_transform",
+    "rand-m7-n3-p0.9": "rand_augment_transform",
+    "rand-m15-mmax20-mstd101-inc1": "rand_augment_transform",
+    "rand-mstd1-tweights-n3": "rand_augment_transform",
+    "rand-m6-n2-t3aw-p1": "rand_augment_transform",
+    "original-mstd0.5": "auto_augment_transform",
+    "originalr": "auto_augment_transform",
+    "v0": "auto_augment_transform",
+    "v0r": "auto_augment_transform",
+    "3a": "auto_augment_transform",
+    "augmix-m5-w4-d2": "augment_and_mix_transform",
+    "augmix-m3": "augment_and_mix_transform",
+    "augmix-m5-b1-mstd1": "augment_and_mix_transform",
 }
 COUNT = 60
 
@@ -271,7 +275,7 @@ def theirs(op: Any, image: Any, step: list[float], hparams: dict[str, Any], monk
     """What timm's function of that name makes of the image, with the strength, sign and filter of a step."""
     which, strong, sign, chosen, more = step
     name, look = op.every[int(which)].name, op.look
-    monkeypatch.setattr(auto_augment, "_randomly_negate", lambda value: sign * value)
+    monkeypatch.setattr(f"{DATA}.auto_augment._randomly_negate", lambda value: sign * value)
     monkeypatch.setattr(auto_augment.random, "uniform", lambda low, high: low + (high - low) * more)
     level: Any = auto_augment.LEVEL_TO_ARG[name]
     arguments = () if level is None else level(strong, hparams)
@@ -305,7 +309,7 @@ def expected(op: Any, rows: Any, weights: Any, image: Any, monkeypatch: pytest.M
 @pytest.mark.parametrize("config", MADE)
 def test_pixels_are_timms(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With timm's own functions, given our draws."""
-    recipe = lower(MADE[config](config, dict(LOOK)))
+    recipe = lower(getattr(auto_augment, MADE[config])(config, dict(LOOK)))
     (op,) = recipe.ops
     source = ScriptedSource([(png(n % 5, 24, 30), n) for n in range(COUNT)], extent=COUNT)
     program = compile_host(recipe)
