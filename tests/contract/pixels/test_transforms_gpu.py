@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from kit.images import QUICK, png
-from timm.data import create_transform
+from kit.later import Later
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.device
+timm = Later("timm.data")
 SOURCE = ScriptedSource([(png(n, 40, 50), n) for n in range(8)], extent=4)
 FLOAT = v2.ToDtype(torch.float32, scale=True)
 
@@ -24,15 +25,19 @@ def mirrored(image: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "transform",
+    "settings",
     [
-        create_transform(24, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.5, re_mode="pixel"),
-        create_transform(24, is_training=True, train_crop_mode="rkrc"),
-        v2.Compose([v2.CenterCrop(20), mirrored, FLOAT, v2.Normalize([0.5], [0.5])]),
+        {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.5, "re_mode": "pixel"},
+        {"train_crop_mode": "rkrc"},
+        None,
     ],
 )
-def test_batches_are_the_cpus(transform: Any) -> None:
-    """Where no engine was asked for, on the device, within what the finish step rounds."""
+def test_batches_are_the_cpus(settings: dict[str, Any] | None) -> None:
+    """Where no engine was asked for, on the device, within what the finish step rounds: timm's, and a function."""
+    if settings is None:
+        transform: Any = v2.Compose([v2.CenterCrop(20), mirrored, FLOAT, v2.Normalize([0.5], [0.5])])
+    else:
+        transform = timm.create_transform(24, is_training=True, **settings)
     with (
         DataLoader(SOURCE, 4, transform=transform, device="cuda", tuning=QUICK) as there,
         DataLoader(SOURCE, 4, transform=transform, device="cpu", decode=Decode(engine="host"), tuning=QUICK) as here,
@@ -70,7 +75,7 @@ def test_noise_is_the_same_on_every_device() -> None:
 
 def test_an_interpolation_is_drawn_on_a_gpu_too() -> None:
     """By the dali engine, as the host engine draws it."""
-    transform = create_transform(24, is_training=True, interpolation="random", color_jitter=None)
+    transform = timm.create_transform(24, is_training=True, interpolation="random", color_jitter=None)
     found = []
     for device, engine in (("cuda", "dali"), ("cpu", "host")):
         with DataLoader(
