@@ -50,6 +50,7 @@ from dali_feed.storage.store import LOCAL, Stamp, Store, sizes_and_times
 
 RECORD = "record"  # what spans of whole records are named
 INDEX_THREADS = 8
+AT_ONCE = 1 << 13  # records whose index is hashed in less time than threads begin in
 AT_HAND = 1e-3  # seconds for which files are looked at in turn: to begin threads takes longer than to look at a few
 _log = logging.getLogger("dali_feed")
 LOADING = threading.RLock()  # guards the tables of all sources; of the module, so that a source can be pickled
@@ -224,16 +225,23 @@ class FileSource(Source):
         return self._each(self.index, self._paths)
 
     def _each(self, do: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
-        """What comes of each file, several at a time."""
-        with ThreadPoolExecutor(min(INDEX_THREADS, max(1, len(self._paths))), "dali-feed-index") as pool:
-            return list(pool.map(do, *arguments))
+        """What comes of each file, several at a time; of one alone without a thread."""
+        each = list(zip(*arguments, strict=True))
+        if len(each) < 2:
+            return [do(*one) for one in each]
+        with ThreadPoolExecutor(min(INDEX_THREADS, len(each)), "dali-feed-index") as pool:
+            return list(pool.map(lambda one: do(*one), each))
 
     def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
         counts = np.array([len(index) for index in indexes], np.int64)
         if not counts.any():
             msg = f"{self._title}: files must hold records; found none in {len(indexes)} file(s) like {self._paths[0]}"
             raise SourceEmptyError(msg)
-        stamps, digests = tuple(index.stamp for index in indexes), self._each(lambda index: index.digest, indexes)
+        stamps = tuple(index.stamp for index in indexes)
+        if counts.sum() <= AT_ONCE:
+            digests = [index.digest for index in indexes]
+        else:
+            digests = self._each(lambda index: index.digest, indexes)
         return FileTable(self.kind, self._paths, stamps, tuple(digests), counts, np.cumsum(counts) - counts)
 
     def _looked(self, members: Sequence[str]) -> Block:

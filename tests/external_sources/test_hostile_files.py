@@ -36,6 +36,7 @@ STAMP = Stamp(0, 20_000, 77, 0)
 PAIRS = np.arange(12, dtype=np.int32) % 2
 TAR = TarIndex(STAMP, 0, np.arange(0, 13, 2), np.arange(12) * 1000 + 512, np.full(12, 400), PAIRS, (b"jpg", b"cls"))
 RECORDS = RecordIndex(STAMP, np.arange(10) * 1000, np.full(10, 900))
+SEALED = {"tar": TAR.to_bytes(), "records": RECORDS.to_bytes("TFRecord")}
 NUMBERS = st.sampled_from([0, 1, 2, 5, 7, 13, 2**31, 2**40, 2**62, 2**63 - 1, -1, -(2**63)]) | st.integers(
     -(2**63), 2**63 - 1
 )
@@ -49,7 +50,7 @@ NUMBERS = st.sampled_from([0, 1, 2, 5, 7, 13, 2**31, 2**40, 2**62, 2**63 - 1, -1
 @pytest.mark.parametrize("kind", ["tar", "records"])
 def test_any_numbers_in_an_index_make_one_or_none(kind: str, places: list[tuple[int, int]], cut: int | None) -> None:
     """Whoever writes an index may seal it: what fits no file is a ValueError, and the index is built anew."""
-    whole = TAR.to_bytes() if kind == "tar" else RECORDS.to_bytes("TFRecord")
+    whole = SEALED[kind]
     body = bytearray(whole[40:])
     for place, number in places:
         at = min(8 * place, len(body) // 8 * 8 - 8)

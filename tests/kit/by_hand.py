@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -140,6 +141,7 @@ def _crc32c_table() -> list[int]:
 _TABLE = _crc32c_table()
 
 
+@functools.lru_cache(4096)
 def _masked(data: bytes) -> bytes:
     crc = 0xFFFFFFFF
     for byte in data:

@@ -246,13 +246,18 @@ def test_the_budget_ends_the_run_above_it(limit: int | Fraction, allowed: int, l
     assert leased(feed) == 0
 
 
+@pytest.fixture(scope="module")
+def wanted(each_engine: str) -> list[Seen]:
+    """Of good records alone."""
+    with _feed(labelled(32)) as clean:
+        return [seen(b) for b in clean]
+
+
 @pytest.mark.parametrize("prefetch", [1, 2, 4])
 @pytest.mark.parametrize("item", [Corrupt(), Corrupt("label"), (broken_png(), 0)], ids=["header", "label", "late"])
-def test_raise_comes_in_the_batchs_place(item: Any, prefetch: int) -> None:
+def test_raise_comes_in_the_batchs_place(item: Any, prefetch: int, wanted: list[Seen]) -> None:
     """All batches before the bad record are delivered, none behind it, at any prefetch."""
     tuning = Tuning(threads=1, prefetch=prefetch)
-    with _feed(labelled(32)) as clean:
-        wanted = [seen(b) for b in clean]
     with _feed(_with({13: item}), bad=BadRecords(action="raise"), tuning=tuning) as feed:
         place = next(n for n, b in enumerate(wanted) if 13 in b[0])
         got: list[Seen] = []
