@@ -105,7 +105,7 @@ def test_it_resumes_anywhere(shuffle: bool | Shuffle, gaps: list[range]) -> None
     """From any batch, at any world size, what is borrowed is the same, and nothing else is read than what is needed."""
     source = ScriptedSource(holed(56, *gaps), extent=4, partitions=2, first=3)
     absent = sum(map(len, gaps))
-    assert_resumes_in_turn(source, shuffle=shuffle, lanes=4, world_sizes=(1, 2, 4), absent=absent)
+    assert_resumes_in_turn(source, shuffle=shuffle, lanes=4, world_sizes=(1, 2, 4), absent=absent, positions=3)
 
 
 def test_16_000_aborted_records_then_good_ones(real_kafka: Kafka) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.inside import Feed
+from kit.resumes import assert_resumes_in_turn
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.columns import Array, Bytes, Column, Number
@@ -20,7 +21,6 @@ from dali_feed.external_sources import ShardSet
 from dali_feed.native import library as native
 from dali_feed.packing.sinks import write_shard
 from dali_feed.records.source import Block, Extents, Lease, Reader
-from dali_feed.testing import assert_resumes_anywhere
 
 pytestmark = pytest.mark.slow
 
@@ -81,10 +81,11 @@ def epochs(source: Any, count: int = 2, **how: Any) -> list[Batch]:
 
 
 @pytest.fixture(params=["in C", "in Python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether rows are read by the library, where there is one."""
     if request.param == "in Python":
         monkeypatch.setattr(native, "fill", lambda *_: None)
+    return str(request.param)
 
 
 HOWS: list[dict[str, Any]] = [
@@ -104,13 +105,15 @@ def by_windows(good: list[Path]) -> Callable[[int], list[Batch]]:
     return functools.cache(lambda number: epochs(Windows(good, label=None), **HOWS[number]))
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("number", range(len(HOWS)), ids=lambda number: str(HOWS[number]))
-def test_batches_are_those_of_windows(good: list[Path], by_windows: Any, number: int) -> None:
-    """In order, shuffled, by a sampler that gives a record again, of some lanes of several, whole windows or less."""
+def test_batches_are_those_of_windows(good: list[Path], by_windows: Any, number: int, way: str) -> None:
+    """In order, shuffled, by a sampler that gives a record again, of some lanes of several, whole windows or less.
+
+    Each has both amounts of memory, one in C and the other in Python, in turn.
+    """
     how, wanted = HOWS[number], by_windows(number)
-    for tuning in (Tuning(), Tuning(memory=64 << 20)):
-        assert epochs(ShardSet(good, label=None), tuning=tuning, **how) == wanted
+    tuning = Tuning() if (number + (way == "in C")) % 2 else Tuning(memory=64 << 20)
+    assert epochs(ShardSet(good, label=None), tuning=tuning, **how) == wanted
 
 
 def test_batches_are_slices_of_what_was_read(good: list[Path]) -> None:
@@ -171,7 +174,7 @@ def test_readers_do_not_rest_while_a_chunk_is_handed_over(tmp_path: Path) -> Non
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_run_resumes_anywhere(good: list[Path], shuffle: bool) -> None:
     """In the middle of what was read together too, at another world size."""
-    assert_resumes_anywhere(ShardSet(good, label=None), batch_size=16, shuffle=shuffle, columns=COLUMNS)
+    assert_resumes_in_turn(ShardSet(good, label=None), batch_size=16, shuffle=shuffle, columns=COLUMNS)
 
 
 BAD: list[dict[int, dict[str, bytes]]] = [

@@ -8,6 +8,7 @@ what they need, in which there is neither a thread nor a client, and end as any 
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -102,6 +103,7 @@ HOWS = {each.__name__: each for each in (ends, exits, drops, closes, writes)}  #
 
 if __name__ == "__main__":
     faulthandler.enable()
+    gc.freeze()  # what was imported is no garbage, and need not be looked through as each of them ends
     for how, does in HOWS.items():
         if not (parent := os.fork()):
             sys.argv.append(how)

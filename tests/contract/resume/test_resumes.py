@@ -72,9 +72,24 @@ def test_files_and_shards_resume_anywhere(kind: str, shuffle: bool | Shuffle, tm
     assert_resumes_in_turn(source, transform=CROP, shuffle=shuffle, positions=4, absent=0)
 
 
-@pytest.mark.parametrize("shuffle", [Shuffle(4, 2), False], ids=["windows", "in order"])
+@pytest.mark.parametrize(
+    ("kafka", "shuffle"),
+    [
+        pytest.param(broker, shuffle, id=f"{broker}-{name}", marks=[] if quick else pytest.mark.long)
+        for name, shuffle, brokers in (
+            ("windows", Shuffle(4, 2), ("embedded", "by message")),
+            ("in order", False, ("real",)),
+        )
+        for broker in ("embedded", "real", "by message")
+        for quick in [broker in brokers]
+    ],
+    indirect=["kafka"],
+)
 def test_a_topic_resumes_anywhere(kafka: Kafka, shuffle: bool | Shuffle) -> None:
-    """Partitions of unequal lengths, a tombstone and a record that is no image."""
+    """Partitions of unequal lengths, a tombstone and a record that is no image.
+
+    Each broker and each order once; `make test-long` has each order of each broker.
+    """
     topic = kafka.create(kafka.topic, 2)
     values = [jpeg(n) for n in range(20)]
     values[7] = text()
