@@ -146,6 +146,8 @@ def _records(options: SimpleNamespace) -> tuple[Iterator[tuple[memoryview, int]]
 
     def records() -> Iterator[tuple[memoryview, int]]:
         columns = Columns(source)
+        if columns.image is None:
+            raise ConfigError(f"{source!r}: must have images, which this race decodes; found none")
         for block in judged(source, columns, snapshot, spread(snapshot, options.images)):
             images, labels = block.values[str(columns.image)], block.values.get(LABEL)
             for row in block.usable().nonzero()[0].tolist():

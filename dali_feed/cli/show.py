@@ -59,11 +59,14 @@ def cells_of(source: Source, transform: object, shown: Shown) -> list[Cell]:
         source,
         shown.batch_size,
         shuffle=shown.shuffle,
+        lanes=1,
         transform=transform,
         seed=shown.seed,
         decode=Decode(engine="host"),
         bad=BadRecords(limit=None),
     ) as feed:
+        if not feed.program.outputs:
+            raise ConfigError(f"{source!r}: must have images, which this command shows; found none")
         if len(feed.program.outputs) > 1:
             msg = f"--transform: must be one transform; found {len(feed.program.outputs)} views; show them one by one"
             raise ConfigError(msg)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.columns import Array, Image, Number, Text
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
@@ -190,7 +191,7 @@ def _encoded(value: Any, lease: Lease) -> Any:
         if isinstance(loaded, str):
             raise FormatError(loaded)
         return loaded
-    pixels = np.asarray(value.convert("RGB")) if _is_pil(value) else _pixels(value)
+    pixels = _of_pil(value) if _is_pil(value) else _pixels(value)
     if pixels is None:
         raise FormatError(f"an image must be a path, bytes, a PIL image or uint8 pixels; found {type(value).__name__}")
     if pixels.ndim == 2:
@@ -201,6 +202,16 @@ def _encoded(value: Any, lease: Lease) -> Any:
     file[: len(head)] = head
     np.frombuffer(file, np.uint8, pixels.size, len(head)).reshape(pixels.shape)[:] = pixels
     return file
+
+
+def _of_pil(image: Any) -> NDArray[np.uint8]:
+    """Its pixels, of 16 bits as a file's are: the upper eight. Pillow would cut off what does not fit into 8 bits."""
+    if image.mode.startswith("I;16"):
+        return (np.asarray(image) >> 8).astype(np.uint8)
+    if image.mode in ("I", "F"):
+        rule = "pixels must be of 8 or 16 bits, as their scale is not known else"
+        raise FormatError(f"{rule}; found a PIL image of mode {image.mode!r}; convert it in the dataset")
+    return np.asarray(image.convert("RGB"))
 
 
 def _plain(value: Any) -> Any:

@@ -146,7 +146,9 @@ def _beyond(one: Any, before: tuple[Op, ...]) -> Op | None:
             f"transform: {name_of(one)} is run on finished tensors, or PIL images of one size; found no "
             "conversion to either before it. Put ToTensor, or ToImage and ToDtype, there"
         )
-    function = one.lambd if is_torchvision(one) else one
+    # A Lambda of v2 that is for masks, say, leaves an image as it is.
+    every = not is_torchvision(one) or getattr(one, "types", (object,)) == (object,)
+    function = one.lambd if is_torchvision(one) and every else one
     gray = Recipe(before).channels == 1
     _check_kept(function, name_of(one), size, "L" if gray else "RGB")
     return UserFunction(function, gray)

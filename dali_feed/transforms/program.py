@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_within
 from dali_feed.errors import DaliFeedError, TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.screen.screen import MAX_PIXELS
 from dali_feed.transforms.crops import Flip, corners_of
 from dali_feed.transforms.lower import unwrap
 from dali_feed.transforms.op import (
@@ -135,9 +136,10 @@ def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
     """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image.
 
     An image of which random ops before it may leave too little is one: whatever is drawn, no window leaves its image.
+    So is one of which an op makes more pixels than any file may have: of 1x65500 pixels `Resize(224)` makes 3 billion.
     """
     every = [op for _, op in walk(recipe.ops)]
-    if all(type(op).unfit is Op.unfit for op in every):  # its ops take every size
+    if all(type(op).unfit is Op.unfit and _has_its_size(op) for op in every):  # its ops take every size
         return {}
     reasons: dict[int, str] = {}
     rows = np.flatnonzero(sizes[:, 0] > 0)
@@ -147,7 +149,18 @@ def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
         for row, reason in op.unfit(*least):
             reasons.setdefault(int(rows[row]), reason)
         least, most = op.bounds(least, most)
+        for row in np.flatnonzero(least[0] * least[1] > np.maximum(MAX_PIXELS, h * w)).tolist():
+            reasons.setdefault(
+                int(rows[row]),
+                f"{op.title}: may make {MAX_PIXELS} pixels of a smaller image at most; found one of {w[row]}x{h[row]}, "
+                f"which would become {least[1][row]}x{least[0][row]}",
+            )
     return reasons
+
+
+def _has_its_size(op: Op) -> bool:
+    """Whether what it makes has one size, or that of the image."""
+    return type(op).bounds is Op.bounds or op.output_size(None) is not None
 
 
 # What follows the images of a recipe: the ops that move pixels, and what each sample takes into them.

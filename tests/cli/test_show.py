@@ -15,7 +15,8 @@ from PIL import Image
 from dali_feed.cli.options import load_object
 from dali_feed.cli.sheet import Cell
 from dali_feed.cli.show import Shown, cells_of
-from dali_feed.external_sources import ShardSet
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources import Arrays, ShardSet
 from dali_feed.feed import Feed
 from dali_feed.packing.sinks import write_shard
 
@@ -47,6 +48,23 @@ def cells(folder: Path, recipe: str, shown: Shown) -> list[Cell]:
     """What the command draws of a batch."""
     transform = load_object("--transform", f"{folder / 'recipe.py'}:{recipe}")
     return cells_of(ShardSet(str(folder / "a.tar")), transform, shown)
+
+
+def test_large_batches_are_those_of_one_lane(tmp_path: Path) -> None:
+    """Of 64 a loader would have four lanes by default; the command's help says one."""
+    write_shard(tmp_path / "a.tar", [(jpeg(n, 8, 8), n % 5) for n in range(192)])
+    source = ShardSet(str(tmp_path / "a.tar"))
+    shown = [cell.where for cell in cells_of(source, None, Shown(batch=2, batch_size=64, seed=5))]
+    with Feed(source, 64, shuffle=True, seed=5, lanes=1) as feed:
+        *_, last = ([feed.where(int(n)) for n in batch.ids] for batch in feed)
+    assert shown == last
+
+
+def test_a_source_without_images_has_nothing_to_show(tmp_path: Path) -> None:
+    """Said by its name."""
+    np.save(tmp_path / "x.npy", np.zeros((4, 3), np.float32))
+    with pytest.raises(ConfigError, match=r"Arrays\(.*\): must have images, which this command shows; found none"):
+        cells_of(Arrays(str(tmp_path / "x.npy")), None, Shown(batch=0, batch_size=2))
 
 
 def test_it_is_the_batch_of_a_run(shard: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from fractions import Fraction
 from typing import Any
@@ -15,6 +16,7 @@ from kit.images import (
     bad_tables,
     broken_png,
     cut_jpeg,
+    encoded,
     huge_jpeg,
     jpeg,
     labelled,
@@ -418,3 +420,16 @@ def test_a_window_must_be_slots() -> None:
     """An int of at least 1, or None."""
     with pytest.raises(ConfigError, match=r"BadRecords\(window=\.\.\.\)"):
         BadRecords(window=0)
+
+
+def test_an_image_that_a_resize_would_blow_up_costs_its_slot() -> None:
+    """A file of some hundred bytes, 1x65500: with a shorter edge of 46 pixels it is above the bound of any image."""
+    thin = encoded(np.zeros((1, 65_500, 3), np.uint8))
+    reasons = []
+    for edge, bad in ((8, 0), (46, 1)):
+        transform = v2.Compose([v2.Resize(edge), v2.CenterCrop(8)])
+        with _feed(_with({3: thin}, 8), transform=transform) as feed:
+            assert sum(int((~batch.ok).sum()) for batch in feed) == bad
+            reasons += [reason for _, reason in feed.stats().recent_bad]
+    (reason,) = reasons
+    assert re.search("Resize: may make 134217728 pixels .* found one of 65500x1, .* become 3013000x46", reason), reason

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from kit.images import QUICK, jpeg, png
 from kit.inside import Feed, running
 from kit.inside import arguments as torch_arguments
 from kit.refused import refusals
+from PIL import Image as Pillow
 from torch.utils.data import (
     ConcatDataset,
+    Dataset,
     DistributedSampler,
     RandomSampler,
     Subset,
@@ -27,7 +30,7 @@ from torchvision.io import decode_image
 from torchvision.models import ResNet18_Weights
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader, Tuning
 from dali_feed.errors import ConfigError, TransformError
 
 TRANSFORM = v2.Compose([v2.ToImage(), v2.Resize((12, 10)), v2.ToDtype(torch.float32, scale=True)])
@@ -299,3 +302,32 @@ def test_what_says_the_same_is_no_change(folder: ImageFolder) -> None:
         folder.samples = list(folder.samples)
         folder.note = "mine"
         assert len(list(loader)) == 3
+
+
+class Deep(Dataset[Any]):
+    """Grey images of more than 8 bits, one of each of some modes of Pillow."""
+
+    def __init__(self, *modes: str) -> None:
+        self.modes = modes
+
+    def __len__(self) -> int:
+        return len(self.modes)
+
+    def __getitem__(self, at: int) -> Any:
+        dtype = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[self.modes[at]]
+        return Pillow.fromarray(np.linspace(0, 65_535, 16).reshape(4, 4).astype(dtype)), at
+
+
+def test_images_of_16_bits_are_scaled_as_those_of_files_are(tmp_path: Path) -> None:
+    """And not cut off, as Pillow does; of which numbers are white in one of 32 bits, nobody knows."""
+    Deep("I;16")[0][0].save(tmp_path / "deep.png")
+    with DataLoader([str(tmp_path / "deep.png")], device="cpu") as files:
+        (expected,) = files
+    with DataLoader(Deep("I;16"), transform=v2.ToImage(), device="cpu") as ours:
+        ((found, _),) = ours
+    assert torch.equal(found, expected)
+    assert len(found.unique()) == 16
+    bad = BadRecords(limit=None)
+    with DataLoader(Deep("I;16", "I", "F"), 3, transform=v2.ToImage(), bad=bad, info=True, device="cpu") as ours:
+        ((_, _, info),) = ours
+    assert info.ok.tolist() == [True, False, False]

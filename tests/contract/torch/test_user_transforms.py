@@ -115,6 +115,17 @@ def test_the_class_of_an_image_is_torchvisions(before: Any, kind: type) -> None:
     assert seen == {kind}
 
 
+@pytest.mark.parametrize("kind", [tv_tensors.Mask, tv_tensors.BoundingBoxes, torch.Tensor])
+def test_a_lambda_for_other_types_leaves_an_image_as_it_is(kind: type) -> None:
+    """Between our steps, where the image is a PIL image, as behind them."""
+    flat = v2.Lambda(lambda image: image * 0, kind)
+    host = Decode(engine="host")
+    whole, own = (
+        images(loader(before=(v2.Resize((16, 16)), *flats, v1.ToTensor()), decode=host)) for flats in ((), (flat,))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(whole, own, strict=True))
+
+
 def test_what_is_no_tensor_is_joined_as_torch_joins_it() -> None:
     """Pairs and mappings of tensors become pairs and mappings of batches."""
     pairs = images(loader(lambda image: (image, {"mean": image.mean()})))
