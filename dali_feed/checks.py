@@ -11,6 +11,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from dali_feed.errors import ConfigError
 
@@ -52,6 +53,22 @@ def bytes_of(option: str, text: Any) -> int:
         msg = f"{option}: must be a size such as 1500, 512MB or 1GiB; found {text!r}"
         raise ConfigError(msg)
     return size
+
+
+def dtype_of(value: DTypeLike) -> np.dtype[Any]:
+    """NumPy's dtype that a user named; that of objects, which no column takes, where NumPy knows none."""
+    try:
+        return np.dtype(value)
+    except (TypeError, ValueError, SyntaxError):  # the last of "f4,,f4"
+        return np.dtype("O")
+
+
+def array_of(subject: str, value: Any) -> NDArray[Any]:
+    """A user's numbers as an array. ConfigError for rows of different lengths."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ConfigError(f"{subject} must be a flat sequence of integers; found rows of different lengths") from error
 
 
 def path_of(subject: str, value: object) -> str:

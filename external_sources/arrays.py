@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from dali_feed.checks import array_of, dtype_of
 from dali_feed.columns import Array, Number
 from dali_feed.errors import (
     ConfigError,
@@ -23,6 +24,7 @@ from dali_feed.errors import (
     SourceChangedError,
     SourceEmptyError,
     SourceError,
+    SourceNotFoundError,
 )
 from dali_feed.external_sources.file_source import FileSource, named_files
 from dali_feed.external_sources.ranges import EvenSpans, FileTable
@@ -140,18 +142,14 @@ class ArrayPart:
         return data
 
 
-def given_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np.dtype[Any] | None, Any]:
+def given_form(dtype: DTypeLike | None, shape: Sequence[int] | int | None) -> tuple[np.dtype[Any] | None, Any]:
     """What a user says of rows. ConfigError for what cannot be."""
-    wanted: np.dtype[Any] | None = None
-    if dtype is not None:
-        try:
-            wanted = np.dtype(dtype)
-        except TypeError:
-            wanted = np.dtype("O")
+    wanted = None if dtype is None else dtype_of(dtype)
+    if wanted is not None:
         _check_dtype(wanted, "dtype", repr(dtype), ConfigError)
     if shape is None:
         return wanted, None
-    sides = tuple(shape)
+    sides = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if not all(isinstance(side, int | np.integer) and side > 0 for side in sides):
         msg = f"Arrays: shape must be that of one row, positive ints; found {shape!r}"
         raise ConfigError(msg)
@@ -161,6 +159,9 @@ def given_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np
 def array_in_memory(array: NDArray[Any], title: str) -> ArrayPart:
     """An array, and of a map the file that it shows. ConfigError for one that has no rows, or rows of other things."""
     _check_dtype(array.dtype, title, str(array.dtype), ConfigError)
+    if isinstance(array, np.ma.MaskedArray):
+        msg = f"{title}: an array must have a number in each place; found a masked array; fill it: array.filled(0)"
+        raise ConfigError(msg)
     if not array.ndim or 0 in array.shape[1:]:
         msg = f"Arrays: an array must have at least one row, and numbers in it; found the shape {array.shape}"
         raise ConfigError(msg)
@@ -168,7 +169,12 @@ def array_in_memory(array: NDArray[Any], title: str) -> ArrayPart:
     path = getattr(array, "filename", None)
     if not isinstance(array, np.memmap) or path is None:
         return part
-    return replace(part, path=os.fspath(path), stamp=Stamp.of(os.stat(path)), array=np.asarray(array))
+    try:
+        stamp = Stamp.of(os.stat(path))
+    except OSError as error:
+        msg = f"{path}: the file of a map must be there; found: {error.strerror}; map it again, or give a copy"
+        raise SourceNotFoundError(msg) from error
+    return replace(part, path=os.fspath(path), stamp=stamp, array=np.asarray(array))
 
 
 def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayPart:
@@ -333,7 +339,7 @@ class Arrays(FileSource):
         shape: Sequence[int] | int | None = None,
         label: ArrayLike | _Path | Sequence[_Path] | None = None,
     ) -> None:
-        self._dtype, self._shape = given_form(dtype, (shape,) if isinstance(shape, int) else shape)
+        self._dtype, self._shape = given_form(dtype, shape)
         many: Any = arrays
         one = isinstance(many, str | os.PathLike | np.ndarray) or not isinstance(many, Iterable)
         every: list[Any] = [many] if one else list(many)
@@ -494,7 +500,7 @@ def _labels(label: Any, rows: int, title: str) -> Int64s:
         parts = [array_file(path, None, None) for path in _files_of([label] if named else label)[1]]
         rows_of = [np.frombuffer(part.bytes_at(0, len(part) * part.form.size), part.form.dtype) for part in parts]
         label = np.concatenate(rows_of)
-    array = np.asarray(label)
+    array = array_of(f"{title}: label", label)
     if array.shape != (rows,) or array.dtype.kind not in "iub" or (array.dtype == np.uint64 and (array >> 63).any()):
         msg = f"{title}: label must be {rows} integers, one for each row; found {array.dtype} {array.shape}"
         raise ConfigError(msg)

@@ -157,7 +157,10 @@ class Leaf:
         return bool(types.is_struct(self.kind))
 
     def of(self, table: pa.Table) -> pa.ChunkedArray:
-        """Its values."""
+        """Its values. ConfigError where the table has two columns of the name."""
+        if table.column_names.count(self.path[0]) > 1:
+            rule, cure = "no two columns may have the same name", "rename one of the two"
+            raise ConfigError(f"Table: {rule}; found {self.path[0]!r} twice among {table.column_names}; {cure}")
         column = table[self.path[0]]
         for name in self.path[1:]:
             column = column.flatten()[[part.name for part in column.type].index(name)]  # with the struct's own nulls

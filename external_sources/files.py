@@ -12,14 +12,14 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dali_feed.checks import path_of, paths_of
+from dali_feed.checks import array_of, path_of, paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceError, SourceNotFoundError
@@ -188,6 +188,8 @@ class FileList(Source):
         if not self._paths:
             msg = "FileList: paths must name at least one file; found an empty sequence"
             raise SourceEmptyError(msg)
+        if not isinstance(classes, Iterable | None):
+            raise ConfigError(f"FileList: classes must be a sequence of names, or None; found {classes!r}")
         self._classes = None if classes is None else tuple(classes)
         self._labels = None if labels is None else _checked(labels, len(self._paths), self._classes)
         self._root = shared_folder(min(self._paths), max(self._paths))
@@ -205,6 +207,10 @@ class FileList(Source):
             SourceEmptyError: it has no class folder, or a class without an image.
         """
         root = os.path.expanduser(path_of("FileList.from_folder: root", root))
+        kinds = (extensions,) if isinstance(extensions, str) else extensions
+        if not isinstance(kinds, tuple) or not all(isinstance(each, str) for each in kinds):
+            rule = "extensions must be a text such as '.jpg', or a tuple of such"
+            raise ConfigError(f"FileList.from_folder: {rule}; found {extensions!r}")
         try:
             with os.scandir(root) as entries:
                 classes = sorted(entry.name for entry in entries if entry.is_dir())
@@ -319,7 +325,7 @@ class FileList(Source):
         """Size and time of each file, zeros where there is none. See `Source.file_stamps`."""
         stamps = np.zeros((len(self._paths), 2), "<i8")
         for k, path in enumerate(self._paths):
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # the latter of a NUL
                 status = os.stat(path)
                 stamps[k] = status.st_size, status.st_mtime_ns
         return stamps.tobytes()
@@ -334,7 +340,7 @@ class FileList(Source):
         for k in spread:
             try:
                 sizes.append(os.stat(self._paths[k]).st_size)
-            except OSError:  # its reader will report it as a bad record
+            except (OSError, ValueError):  # its reader will report it as a bad record
                 continue
         if not sizes:
             msg = (
@@ -370,7 +376,7 @@ def shared_folder(least: str, most: str) -> str:
 
 
 def _checked(labels: ArrayLike, count: int, classes: tuple[str, ...] | None) -> Int64s:
-    array = np.asarray(labels)
+    array = array_of("FileList: labels", labels)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         msg = f"FileList: labels must be a flat sequence of integers; found {array.dtype} of shape {array.shape}"
         raise ConfigError(msg)

@@ -33,6 +33,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.checks import path_of
 from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceError
 from dali_feed.external_sources.ranges import NONE
 from dali_feed.records.source import Int64s
@@ -258,7 +259,8 @@ def homes_of(path: str, index_dir: str | os.PathLike[str] | None, store: Store) 
     whole = path if "://" in path else os.path.abspath(path)
     name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
     if index_dir is not None:
-        return [Path(index_dir).expanduser() / f"{os.path.basename(path)}-{name[:16]}{SUFFIX}"]
+        folder = Path(path_of("index_dir", index_dir)).expanduser()
+        return [folder / f"{os.path.basename(path)}-{name[:16]}{SUFFIX}"]
     own = user_cache() / "index" / f"{name}{SUFFIX}"
     return [Path(path + SUFFIX), own] if store is LOCAL else [own]
 

@@ -99,7 +99,8 @@ class ShardSet(FileSource):
         check: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(image, str) or not isinstance(image, Iterable) or not image or not all(map(str, image)):
+        names = tuple(image) if isinstance(image, Iterable) and not isinstance(image, str) else ()
+        if not names or not all(isinstance(name, str) and name for name in names):
             msg = f"ShardSet: image must be a non-empty sequence of suffixes such as ('jpg', 'png'); found {image!r}"
             raise ConfigError(msg)
         known = label in (None, "auto", "cls", "json") or (str(label).startswith("json:") and str(label)[5:])
@@ -110,7 +111,7 @@ class ShardSet(FileSource):
         store = store_for(patterns, storage_options) if patterns else LOCAL
         title, paths = named_files("ShardSet", patterns, store.matches, "shard")
         super().__init__(title, paths, store)
-        self._image = tuple(s.lower().lstrip(".") for s in image)
+        self._image = tuple(name.lower().lstrip(".") for name in names)
         self._label, self._checked = label, check
         self._index_dir = index_dir
         self._formats = {name.lower(): form for name, form in formats_of(format, None, title).items()}

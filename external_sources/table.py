@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dali_feed.checks import paths_of
+from dali_feed.checks import array_of, paths_of
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_values import (
@@ -115,7 +115,11 @@ class Table(FileSource):
         self._image, self._label = image, label
         self._memory: _Memory | None = None
         self._groups: TableGroups | None = None
-        if hasattr(table, "schema"):
+        if hasattr(table, "schema") or hasattr(table, "columns"):
+            if not hasattr(table, "combine_chunks"):  # other tables, and what has yet to be read
+                cure = "pyarrow.table(it), it.read() or it.to_table() makes one"
+                what = f"found {type(table).__name__}; {cure}"
+                raise ConfigError(f"Table: must be a pyarrow Table, or paths of files; {what}")
             if label not in (None, "auto"):
                 msg = f"Table: label is of files; a pyarrow Table gives all its columns; found {label!r}; leave it out"
                 raise ConfigError(msg)
@@ -375,7 +379,7 @@ class _Memory:
         return self.__dict__ | {"_values": {}}
 
     def _checked(self, rows: ArrayLike) -> Int64s:
-        count, array = self.table.num_rows, np.asarray(rows)
+        count, array = self.table.num_rows, array_of(f"{self._title}: rows", rows)
         wrong = array.dtype.kind not in "iu" or array.ndim != 1
         if array.size and (wrong or array.min() < 0 or array.max() >= count):
             what = f"{array.dtype} of shape {array.shape}" if wrong else f"{array.min()}..{array.max()}"

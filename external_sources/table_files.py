@@ -145,6 +145,8 @@ class GroupsRead:
             else:
                 if rows != groups.count[group]:
                     raise ValueError(f"{rows} rows")
+        except ConfigError:  # not of damage, but a ValueError too
+            raise
         except damage() as error:
             check_file(LOCAL, path, stamp, self._kind)
             msg = f"{groups.named(group)}, must be readable; found: {error}; fetch or write the file again"
@@ -378,17 +380,18 @@ def _batch(buffer: Any, every: Sequence[ArrowMessage], k: int, columns: list[str
 
     own = every[k]
     schema = pa.ipc.read_schema(pa.py_buffer(_framed(every[0].header)))
-    names = [name for name in schema.names if columns is None or any(_is_in(one, name) for one in columns)]
+    names = enumerate(schema.names)
+    kept = [n for n, name in names if columns is None or any(_is_in(one, name) for one in columns)]
     dictionaries = [one for one in every[:k] if one.kind == DICTIONARY]  # a stream may replace one later
     if own.packed or dictionaries:
         parts = [every[0], *dictionaries, own]
         stream = b"".join(memoryview(buffer)[one.start : one.stop] for one in parts)
-        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in names], use_threads=False)
+        options = pa.ipc.IpcReadOptions(included_fields=kept, use_threads=False)
         with pa.ipc.open_stream(pa.py_buffer(stream), options=options) as reader:
             batch = reader.read_next_batch()
     else:
         message = pa.ipc.read_message(buffer.slice(own.start, own.stop - own.start))
-        batch = pa.ipc.read_record_batch(message, schema).select(names)
+        batch = pa.ipc.read_record_batch(message, schema).select(kept)
     batch.validate(full=True)
     return pa.Table.from_batches([batch])
 
@@ -437,6 +440,7 @@ def sizes_by_batch(path: str, its: FileGroups) -> dict[str, float]:
     every, _ = _walked(path, its.stamp.size)
     first = next(k for k, one in enumerate(every) if one.kind == BATCH and one.rows)
     leaves = {name: leaf for name, leaf in members_in(its.schema).items() if not leaf.is_struct}
+    leaves = {name: leaf for name, leaf in leaves.items() if its.schema.names.count(leaf.path[0]) == 1}
     try:
         sample = _batch(_map_of(path), every, first, None)
         return {name: leaf.of(sample).nbytes / len(sample) * len(its) for name, leaf in leaves.items()}

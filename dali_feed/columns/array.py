@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.checks import whole
+from dali_feed.checks import dtype_of, whole
 from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
@@ -92,20 +92,22 @@ class Array(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_shape()
         self._check_ragged()
         for name in ("scale", "bias"):
             object.__setattr__(self, name, self._factors(name, getattr(self, name)))
-        if self.dtype is not None:
-            try:
-                dtype = np.dtype(self.dtype)
-            except TypeError:
-                dtype = np.dtype("O")
-            if dtype.kind not in "biuf" or dtype.byteorder == ">":
-                msg = f"{self.title}: dtype must be a little-endian number type of NumPy; found {self.dtype!r}"
-                raise ConfigError(msg)
-        if self.shape is not None and not all(isinstance(n, int) and n > 0 for n in self.shape[self._own_rows :]):
-            msg = f"{self.title}: shape must be a tuple of positive ints, the first may be None; found {self.shape!r}"
+        if self.dtype is not None and (
+            dtype_of(self.dtype).kind not in "biuf" or dtype_of(self.dtype).byteorder == ">"
+        ):
+            msg = f"{self.title}: dtype must be a little-endian number type of NumPy; found {self.dtype!r}"
             raise ConfigError(msg)
+
+    def _check_shape(self) -> None:
+        sides: Any = () if self.shape is None else self.shape
+        if isinstance(sides, tuple | list) and all(isinstance(n, int) and n > 0 for n in sides[self._own_rows :]):
+            return
+        rule = "shape must be a tuple of positive ints, the first may be None"
+        raise ConfigError(f"{self.title}: {rule}; found {self.shape!r}; one side is (3,)")
 
     def _check_ragged(self) -> None:
         if self.most is not None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.checks import dtype_of
 from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatError
 from dali_feed.formats.json_text import loads
 from dali_feed.options import Decode
@@ -133,11 +134,7 @@ class Number(Column):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            known = np.dtype(self.dtype).kind in "biuf"
-        except TypeError:
-            known = False
-        if not known:
+        if dtype_of(self.dtype).kind not in "biuf":
             raise ConfigError(f"{self.title}: dtype must be an int, float or bool type of NumPy; found {self.dtype!r}")
 
     def read(self, values: Sequence[Any], faults: Faults) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.checks import whole
+from dali_feed.checks import number, whole
 from dali_feed.columns.array import end_to_end
 from dali_feed.columns.column import Column, Faults
 from dali_feed.columns.image import EncodedColumn
@@ -195,8 +195,9 @@ class Boxes(_Rows):
         super().__post_init__()
         if self.format not in ("xyxy", "xywh", "cxcywh"):
             raise ConfigError(f'{self.title}: format must be "xyxy", "xywh" or "cxcywh"; found {self.format!r}')
-        if self.min_size is not None and not (math.isfinite(self.min_size) and self.min_size > 0):
-            raise ConfigError(f"{self.title}: min_size must be a number above 0, or None; found {self.min_size!r}")
+        if self.min_size is not None:
+            rule = "a number above 0, or None"
+            number(f"{self.title}: min_size", self.min_size, rule, lambda value: 0 < value < math.inf)
 
     def as_boxes(self, value: Any, size: tuple[int, int]) -> Any:
         """Of its four numbers alone."""

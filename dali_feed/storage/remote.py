@@ -582,6 +582,10 @@ def _error_of(path: str, error: Exception) -> DaliFeedError:
         return SourceNotFoundError(f"{path}: no such shard file; check the path or the pattern")
     if status in (412, 416) or isinstance(error, exceptions.PreconditionError):
         return _changed(path, "another object is in its place")
+    if isinstance(error, exceptions.InvalidPathError):
+        cure = "rename that object, or name the shards without * and ["
+        rule = "a folder can be listed where no name in it has an empty part, as a//b"
+        return SourceError(f"{path}: {rule}; found {said}; {cure}")
     may_pass = status in (408, 425, 429) or status >= 500
     if may_pass or (isinstance(error, exceptions.BaseError | OSError) and not status and "ertificate" not in text):
         hint = "; it must serve ranges, as object stores and nginx do" if _OTHER_BYTES.search(text) else ""

@@ -323,6 +323,16 @@ def test_a_bucket_is_listed(tars: dict[str, bytes]) -> None:
             ShardSet("s3://b/set/*.gone", storage_options=options)
 
 
+def test_a_name_that_cannot_be_listed_is_told_as_one(tars: dict[str, bytes]) -> None:
+    """One with an empty part: it is no fault of the network, and the shards beside it can be named."""
+    with Web({f"b/set/{name}": data for name, data in tars.items()} | {"b/set//x.tar": b""}) as web:
+        options = s3_options(web.url)
+        with pytest.raises(SourceError, match=r"a//b; found .*\"set//.*; rename that object, or name") as told:
+            ShardSet("s3://b/set/*.tar", storage_options=options)
+        assert not isinstance(told.value, SourceUnreachableError)
+        assert rows(ShardSet("s3://b/set/{0..2}.tar", storage_options=options)) == EVERY
+
+
 def test_options_are_shown_nowhere_and_travel(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret in the options is sent, is read where it is needed, and is in no text; a pickled set reads the same."""
     monkeypatch.setenv("SHARDS_TOKEN", "Bearer hunter2")
