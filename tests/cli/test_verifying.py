@@ -88,19 +88,18 @@ def test_a_record_without_a_payload_is_bad_and_not_absent(tmp_path: Path) -> Non
     assert (found.stage, found.reason, found.payload) == ("source", "the sample has no image member", b"")
 
 
-ROWS = pa.table({"x": [[n, n + 0.5] for n in range(9)], "text": [None] + ["abcd"] * 8})
-
-
 def written(folder: Path, kind: str) -> str:
     """A file of nine rows."""
     path = folder / f"a.{kind}"
     if kind == "npy":
         np.save(path, np.ones((9, 2)))
-    elif kind == "parquet":
-        pq.write_table(ROWS, path)
+        return str(path)
+    rows = pa.table({"x": [[n, n + 0.5] for n in range(9)], "text": [None] + ["abcd"] * 8})
+    if kind == "parquet":
+        pq.write_table(rows, path)
     else:
-        with pa.ipc.new_file(path, ROWS.schema) as writer:
-            writer.write_table(ROWS)
+        with pa.ipc.new_file(path, rows.schema) as writer:
+            writer.write_table(rows)
     return str(path)
 
 
