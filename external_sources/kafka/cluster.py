@@ -47,6 +47,7 @@ from dali_feed.external_sources.kafka.errors import (
     NO_RIGHTS,
     QUIET,
     READING,
+    SLICE_SECONDS,
     Meaning,
     NotYetError,
     Patience,
@@ -495,7 +496,7 @@ class Cluster:
                     self._consumer.poll(0)  # runs the error callback, which knows more than "timed out"
                 if self._admin is not None:
                     self._admin.poll(0)
-                    if error.args[0].code() in _SILENT:  # its broker died, or the connection is stuck
+                    if error.args[0].code() in _SILENT and seconds >= SLICE_SECONDS:  # its broker died, or is stuck
                         self._admin = None
                 raise
 

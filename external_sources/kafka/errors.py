@@ -38,7 +38,8 @@ _T = TypeVar("_T")
 READING = "reading needs the rights Describe and Read on the topic"
 GROUP_RIGHT = "joining a group needs the right Read on it, and Describe and Read on the topic"
 PAUSE_SECONDS = 0.05  # between two questions: an answer that will change soon, such as an election's
-SLICE_SECONDS = 1.0  # of one question: short, so that refused credentials show early
+SLICE_SECONDS = 1.0  # of one question, at most
+SOON_SECONDS = 0.25  # of the first one
 SILENT_SECONDS = 3.0  # before we look whether a server that says nothing speaks TLS
 PROBE_SECONDS = 3.0
 
@@ -221,7 +222,8 @@ class Patience:
         while True:
             self.check(where, last)
             try:
-                return ask(max(PAUSE_SECONDS, min(SLICE_SECONDS, self._most - self.seconds)))
+                waited = self.seconds  # as long again, or credentials that are refused at once would show late
+                return ask(max(PAUSE_SECONDS, min(max(SOON_SECONDS, waited), SLICE_SECONDS, self._most - waited)))
             except NotYetError as error:
                 last = error
             except KafkaException as error:
