@@ -162,6 +162,11 @@ class Epochs(Positions):
         if changed:
             self._settle()
 
+    def follow(self) -> None:
+        epoch = self._planning.sampler_epoch.news()
+        if epoch is not None:
+            self.set_epoch(epoch)
+
     def _go_to(self, epoch: int) -> bool:
         """The next epoch is that one; False where it is already. Under the lock."""
         return self._position.set_epoch(epoch)

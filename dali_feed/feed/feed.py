@@ -37,9 +37,15 @@ class FeedLoop:
 
     _positions: Positions
 
+    @property
+    def _now(self) -> Positions:
+        """The positions, in the epoch that the user has given the sampler since, if he has."""
+        self._positions.follow()
+        return self._positions
+
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank and wherever the epoch stands."""
-        return self._positions.count()
+        return self._now.count()
 
     @property
     def rank(self) -> int:
@@ -54,7 +60,7 @@ class FeedLoop:
     @property
     def epoch(self) -> int:
         """The epoch that state_dict() stands in; 0 of a stream."""
-        return self._positions.epoch
+        return self._now.epoch
 
     @property
     def batches_left(self) -> int:
@@ -63,14 +69,14 @@ class FeedLoop:
         `len(loader)` is for a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError for
         a stream, and for an iterable-style dataset, which does not know.
         """
-        return self._positions.left()
+        return self._now.left()
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there.
 
         A pass under way goes on to its end. Of a stream nothing.
         """
-        self._positions.set_epoch(epoch)
+        self._now.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The loop's position: plain JSON. Counts what the loop got, nothing prefetched.
@@ -78,7 +84,7 @@ class FeedLoop:
         The same on every rank; of a stream this rank's. Waits until the dead letters of those batches are on disk or in
         their topic; DeadLetterError if that fails.
         """
-        positions = self._positions
+        positions = self._now
         at, outbox = positions.at(), positions.outbox
         try:
             outbox.drain()  # behind the position: a batch that another thread takes meanwhile is not in it
@@ -97,7 +103,7 @@ class FeedLoop:
         the source no longer holds what it held then; in both cases the current pass continues.
         """
         self._positions.check_open()
-        self._positions.restore(state)
+        self._now.restore(state)
 
     def commit(self) -> None:
         """Publish for lag tools how far the epoch is; call it after a checkpoint. A resume reads only the checkpoint.
@@ -108,11 +114,11 @@ class FeedLoop:
         never an exception.
         """
         self._positions.check_open()
-        self._positions.commit()
+        self._now.commit()
 
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs; or what a stream's batches are made of."""
-        return self._positions.describe()
+        return self._now.describe()
 
     def stats(self) -> Stats:
         """Counts and waits since the start; says which stage is the slow one. A stream's empty batches do not count."""
@@ -214,7 +220,7 @@ class Feed(FeedLoop):
         Of a stream: batches from where the loop is. An iterator before this one gives no more, and what it had read is
         kept.
         """
-        return self._positions.batches()
+        return self._now.batches()
 
     @property
     def shares(self) -> Shares:

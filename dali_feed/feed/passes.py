@@ -215,6 +215,9 @@ class Positions(ABC):
     def set_epoch(self, epoch: int) -> None:
         """The next pass is that of `epoch`; nothing for a stream."""
 
+    def follow(self) -> None:  # noqa: B027  a stream has no sampler
+        """The next pass is that of the number that the user has called the sampler's `set_epoch` with, if any."""
+
     def batches(self) -> Batches:
         """An iterator from where the loop is; the one before gives no more."""
         self.check_open()

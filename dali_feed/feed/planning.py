@@ -22,6 +22,7 @@ from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.options import Decode
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import (
+    SamplerEpoch,
     Shares,
     check_repeats,
     check_shuffle,
@@ -163,6 +164,7 @@ class Planning:
         self._shares: Shares | None = None  # with as many lanes as there are
         self.patience = 0.0  # seconds that a look at the source may take; 0: any
         self._look, self._shuffle, self._sampler = SourceLook(take), shuffle, sampler
+        self.sampler_epoch = SamplerEpoch(sampler)
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
@@ -231,12 +233,13 @@ class Planning:
     def _sampled(self, sampler: Iterable[int], epoch: int, before: Mapping[str, Any] | None = None) -> Plan:
         """The plan of an order that the sampler gives; `before`: its random numbers stand there, as a state says."""
         count = len(self.snapshot)
-        if before is None:
-            self._sampler_state = state_of(sampler)
-            items = read_order(sampler, epoch, count)
-        else:
-            self._sampler_state = dict(before)
-            items = go_back(sampler, before, epoch, count)
+        with self.sampler_epoch.ours():
+            if before is None:
+                self._sampler_state = state_of(sampler)
+                items = read_order(sampler, epoch, count)
+            else:
+                self._sampler_state = dict(before)
+                items = go_back(sampler, before, epoch, count)
         return self._ordered(sampler, epoch, items)
 
     def _ordered(self, sampler: Iterable[int], epoch: int, items: list[Any]) -> Plan:
@@ -251,7 +254,8 @@ class Planning:
         if self._sampler is None or self._digest is None:
             return None
         if self._sampler_state is None and not self._checked:
-            check_repeats(self._sampler, epoch, self._digest, len(self.snapshot))
+            with self.sampler_epoch.ours():
+                check_repeats(self._sampler, epoch, self._digest, len(self.snapshot))
             self._checked = True
         return self._sampler_state
 

@@ -442,7 +442,6 @@ class DataLoader(FeedLoop):
         self.transform, self.columns, self.lanes, self.info = transform, columns, lanes, info
         self.decode, self.bad, self.tuning = decode, bad, tuning
         self.seed, self.device = seeded(seed, generator), torch_device(device)
-        self._sampler_epoch: object = getattr(sampler, "epoch", None)
         dealt = has_dealt(sampler) or own_batches
         if dealt and (rank is not None or world_size is not None):
             raise ConfigError(
@@ -531,13 +530,10 @@ class DataLoader(FeedLoop):
         if last is not None:
             last.leave()
         check_ranks(self)
-        epoch = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
-        if epoch != self._sampler_epoch and isinstance(epoch, int):
-            self._positions.set_epoch(epoch)  # the user called the sampler's set_epoch(), as torch wants it
+        self._positions.follow()  # the user called the sampler's set_epoch(), as torch wants it
         if skipped:
             self._go_ahead(skipped)
         batches = self._positions.batches()
-        self._sampler_epoch = getattr(self.sampler, "epoch", None)
         self._pass = weakref.ref(one)
         return batches
 

@@ -8,13 +8,15 @@ import itertools
 import logging
 import operator
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed import sync
 from dali_feed.checks import whole
 from dali_feed.errors import ConfigError, SourceEmptyError, StateError
 from dali_feed.plan.order import WINDOW_BYTES, Order, Shuffle, window_sizes
@@ -174,6 +176,55 @@ def length_of(thing: Any) -> int | None:
         return len(thing)
     except (TypeError, NotImplementedError):
         return None
+
+
+def _epoch_in(sampler: Any) -> int | None:
+    """The number that its `set_epoch` was called with last: its `epoch`, or its one number of such a name.
+
+    Of a sampler around another one it may be that one's. None where there is no such number.
+    """
+    if not callable(getattr(sampler, "set_epoch", None)):
+        return None
+    number = getattr(sampler, "epoch", None)
+    if number is None:
+        named = {name: value for name, value in getattr(sampler, "__dict__", {}).items() if "epoch" in name}
+        numbers = [value for name, value in named.items() if "epochs" not in name and type(value) is int]
+        number = numbers[0] if len(numbers) == 1 else None
+    inner = getattr(sampler, "sampler", None)
+    if number is None and inner is not None and inner is not sampler:
+        return _epoch_in(inner)
+    return int(number) if isinstance(number, int | np.integer) else None
+
+
+class SamplerEpoch:
+    """The epoch that a sampler stands in, and whether the user said so by its `set_epoch`, or we did."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self._known, self._reading = _epoch_in(sampler), False
+        # Guards both with the sampler's own number, so that no thread takes ours for the user's. Reentrant, as a
+        # signal's handler may save a state.
+        self._lock = sync.RLock()
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """What its `set_epoch` is called with inside is not the user's word."""
+        with self._lock:
+            self._reading = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._known, self._reading = _epoch_in(self._sampler), False
+
+    def news(self) -> int | None:
+        """The number that the user has called it with since, said once; None for none. ConfigError for a wrong one."""
+        with self._lock:
+            number = _epoch_in(self._sampler)
+            if self._reading or number is None or number == self._known:
+                return None
+            self._known = check_epoch(number)
+            return number
 
 
 def read_order(sampler: Any, epoch: int, samples: int) -> list[Any]:
