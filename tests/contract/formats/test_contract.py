@@ -130,29 +130,26 @@ WITHOUT = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {root!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.partition(".")[0] in ("fastavro", "msgpack", "google"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
+from dali_feed.errors import MissingPackageError
 from dali_feed.formats import *
-{code}
+for made, paths in ((Avro('"int"'), ["$"]), (MsgPack(), ["a"]), (Example(), ["a"])):
+    try:
+        made.bind(paths)
+    except MissingPackageError as error:
+        print(str(error).replace("\\n", " "))
 """
 
 
-@pytest.mark.parametrize(
-    ("root", "code", "command"),
-    [
-        ("fastavro", "Avro('\"int\"').bind(['$'])", "pip install fastavro"),
-        ("msgpack", "MsgPack().bind(['a'])", "pip install msgpack"),
-        ("google", "Example().bind(['a'])", "pip install protobuf"),
-    ],
-)
-def test_a_library_that_is_missing_is_named_with_its_command(root: str, code: str, command: str) -> None:
+def test_a_library_that_is_missing_is_named_with_its_command() -> None:
     """Where it is needed first, not before."""
-    whole = WITHOUT.format(root=root, code=code)
-    done = subprocess.run([sys.executable, "-I", "-c", whole], capture_output=True, text=True, check=False)
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("dali_feed.errors.MissingPackageError: "), done.stderr
-    assert command in last
+    done = subprocess.run([sys.executable, "-I", "-c", WITHOUT], capture_output=True, text=True, check=True)
+    avro, msgpack, example = done.stdout.splitlines()
+    assert "pip install fastavro" in avro
+    assert "pip install msgpack" in msgpack
+    assert "pip install protobuf" in example
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")

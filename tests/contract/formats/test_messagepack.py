@@ -104,27 +104,23 @@ import resource
 from dali_feed.errors import FormatError
 from dali_feed.formats import MsgPack, bound
 read = bound(MsgPack(), ["$"])
-n = {size}
-value = (b"\\xdd" + n.to_bytes(4, "big")) * 500 + b"\\xc0" * n
-held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-try:
-    read(value)
-except FormatError as error:
-    print("bad", (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) >> 10)
+for n in (16_000, 1_000_000):
+    value = (b"\\xdd" + n.to_bytes(4, "big")) * 500 + b"\\xc0" * n
+    try:
+        read(value)
+    except FormatError as error:
+        print("bad", n)
 """
 
 
-@pytest.mark.parametrize("size", [16_000, 1_000_000])
-def test_lists_in_lists_cannot_announce_gigabytes(size: int) -> None:
+def test_lists_in_lists_cannot_announce_gigabytes() -> None:
     """500 lists of a million, one in the other, in one megabyte: msgpack before 1.2.4 makes room for 4 GB.
 
     With a gigabyte to have, the value is a bad record and no MemoryError.
     """
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", HOSTILE.format(size=size)], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.startswith("bad "), done.stderr
+    done = subprocess.run([sys.executable, "-I", "-c", HOSTILE], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["bad", "16000", "bad", "1000000"], done.stderr
 
 
 def test_all_members_of_a_value() -> None:
