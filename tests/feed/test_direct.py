@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.columns import Array, Bytes, Column, Number
 from dali_feed.errors import DataLostError, SourceChangedError
 from dali_feed.external_sources import ShardSet
+from dali_feed.feed import direct
 from dali_feed.native import library as native
 from dali_feed.packing.sinks import write_shard
 from dali_feed.records.source import Block, Extents, Lease, Reader
@@ -199,8 +201,11 @@ def test_a_bad_record_is_replaced_as_in_a_window(tmp_path: Path, others: Any, ho
     assert found[0][1] == 2 * len(others)
 
 
-def test_a_shard_that_is_cut_off_while_it_is_read_is_told_with_its_record(tmp_path: Path) -> None:
+def test_a_shard_that_is_cut_off_while_it_is_read_is_told_with_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batches before it are right; and no more is read ahead of the loop than a processor's cache holds."""
+    monkeypatch.setattr(direct, "SLOW_SECONDS", math.inf)  # a machine that is busy is no slow disk
     same, columns = record(0)["bin"], {"x": COLUMNS["x"]}
     write_shard(tmp_path / "a.tar", ({"bin": same} for _ in range(12_000)))
     with Feed(ShardSet(tmp_path / "a.tar", label=None), 16, columns=columns) as feed:
