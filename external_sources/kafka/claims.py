@@ -36,6 +36,7 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.external_sources.files import LARGEST
+from dali_feed.external_sources.kafka.client import headers_of
 from dali_feed.records.source import Lease
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.paths import shown
@@ -107,8 +108,7 @@ def weight_of(message: Message) -> int:
     """Bytes of a record, with what its claim says of the payload."""
     size = len(message)
     if message.value() == b"":
-        headers: Any = message.headers() or ()
-        claim = claim_in(headers)
+        claim = claim_in(headers_of(message) or ())
         if isinstance(claim, ClaimHeaders):
             size += min(claim.size, LARGEST)
     return size

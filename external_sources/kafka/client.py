@@ -12,13 +12,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
+from operator import methodcaller
 from typing import Any, TypeVar
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError
@@ -30,6 +30,8 @@ from dali_feed.secrets import hidden, revealed
 SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
 CLOSE_SECONDS = 1.5
 AGAIN_SECONDS = 30.0  # until a token that could not be had is asked for again
+UNREADABLE: list[Any] = []  # in the place of headers that cannot be given
+_HEADERS = methodcaller("headers")
 _FREED = (32 << 20) - (64 << 10)  # bytes; glibc learns from nothing larger than 32 MB
 _Client = TypeVar("_Client")
 
@@ -129,6 +131,20 @@ def _client(kind: Callable[[dict[str, Any]], _Client], to: Connection, settings:
         raise ConfigError(msg) from None  # which may show a value as it was given
 
 
+def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
+    """The headers of a record; None where a name is not UTF-8, so that confluent_kafka cannot give any of them.
+
+    Such a list has holes in it, at which whoever is given it crashes: it is replaced. A plain call would give it too,
+    once Python has learned of which kind the method is and looks for errors no more.
+    """
+    headers: Any
+    try:
+        headers = _HEADERS(message)
+    except SystemError:
+        message.set_headers(headers := UNREADABLE)
+    return None if headers is UNREADABLE else headers or ()
+
+
 def modest(config: Mapping[str, Any]) -> dict[str, int]:
     """Settings of a consumer that fetches little at once; never more than the user's `config` says."""
     wanted = [int(config[name]) for name in _FETCH if str(config.get(name, "")).isdecimal()]
@@ -152,8 +168,12 @@ def _revealed(to: Connection, trouble: Trouble) -> dict[str, Any]:
     config = revealed(to.topic, to.config)
     for name, value in config.items():
         names_a_file = name.startswith("ssl.") and name.endswith(".location") and value not in (None, "", "probe")
-        if names_a_file and not Path(str(value)).exists():
-            raise ConfigError(f"{to.topic}: {name} in config= must name a file; {str(value)!r} is not there")
+        if not names_a_file or os.path.exists(text := str(value)):
+            continue
+        found = f"{hidden(text)!r} is not there"
+        if "\n" in text or "-----BEGIN" in text:
+            found = "found its text, which is for ssl.key.pem, ssl.certificate.pem or ssl.ca.pem"
+        raise ConfigError(f"{to.topic}: {name} in config= must name a file; {found}")
     if callable(oauth := config.get("oauth_cb")):
         text = str(config.get("sasl.oauthbearer.config", ""))
         config["oauth_cb"] = TokenGuard(to.topic, oauth, text, trouble.no_token)

@@ -19,6 +19,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import CLAIM, Claims, claimed, weight_of
+from dali_feed.external_sources.kafka.client import headers_of
 from dali_feed.external_sources.kafka.codec import CODEC, Codec, decoded
 from dali_feed.formats.format import Format
 from dali_feed.records.extents import Int64s, pack_ids
@@ -139,20 +140,24 @@ class Cells:
         if self._headers:
             self._take_headers(row, message, self._headers)
         if self._pairs is not None:
-            self._pairs[row] = message.headers() or ()
+            self._pairs[row] = self._all_headers(row, message)
         if parts.timestamp:
             self.times[row] = message.timestamp()[1]
         if self._records is not None:
-            headers: Any = message.headers() or []
-            key: Any = message.key()
-            self._records[row] = WholeRecord(key, message.value(), headers, max(0, message.timestamp()[1]))
+            headers, key = list(self._all_headers(row, message)), message.key()
+            time = max(0, message.timestamp()[1])
+            self._records[row] = None if row in self.faults else WholeRecord(key, message.value(), headers, time)
         self._there[row] = 1
 
     def _take_headers(self, row: int, message: Message, wanted: Mapping[str, int]) -> None:
-        headers: Any = message.headers()
-        for name, text in headers or ():
+        for name, text in self._all_headers(row, message):
             if (first := wanted.get(name)) is not None:
                 self._put(first + row, text)  # the last one counts, as Kafka's lastHeader has it
+
+    def _all_headers(self, row: int, message: Message) -> Sequence[tuple[str, bytes | None]]:
+        if (headers := headers_of(message)) is None:
+            self.spoilt(row, "the names of its headers must be UTF-8; one is not; its producer must send another name")
+        return headers or ()
 
     def spoilt(self, row: int, reason: str) -> None:
         """The record of a row cannot be read."""

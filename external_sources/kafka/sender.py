@@ -64,7 +64,8 @@ def is_packed(value: bytes) -> bool:
 
 # What makes a delivery count, or what has an argument of its own.
 OURS = frozenset({
-    "acks", "bootstrap.servers", "compression.codec", "compression.type", "delivery.timeout.ms", "dr_cb", "dr_msg_cb",
+    "acks", "bootstrap.servers", "compression.codec", "compression.type", "default.topic.config",
+    "delivery.timeout.ms", "dr_cb", "dr_msg_cb",
     "enable.gapless.guarantee", "enable.idempotence", "error_cb", "logger", "message.timeout.ms",
     "metadata.broker.list", "on_delivery", "partitioner", "request.required.acks",
     "transactional.id", "transaction.timeout.ms",

@@ -26,6 +26,7 @@ from confluent_kafka import Message
 
 from dali_feed.errors import DataLostError, SourceChangedError, StateError
 from dali_feed.external_sources.kafka.claims import Claims, weight_of
+from dali_feed.external_sources.kafka.client import headers_of
 from dali_feed.external_sources.kafka.errors import LOG, check_same
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.records.extents import Present, packed, unpacked
@@ -164,7 +165,7 @@ def weigher(claims: Claims | None) -> Weigh:
     payload = len if claims is None else weight_of
 
     def weigh(message: Message) -> int:
-        headers: Any = message.headers() or ()
+        headers = headers_of(message) or ()
         return max(payload(message), len(message.key() or b"") + sum(len(text or b"") for _, text in headers))
 
     return weigh

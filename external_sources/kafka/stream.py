@@ -202,7 +202,7 @@ def checked_start(topic: str, start: Any, group: str | None) -> str | float | St
                 f"{topic}: start= as a datetime must have a time zone; found {start!r}; "
                 "datetime.now(timezone.utc) has one"
             )
-        return start.timestamp()
+        return max(0.0, start.timestamp())  # to Kafka -1 ms is the end
     if isinstance(start, int | float) and not isinstance(start, bool) and math.isfinite(start) and start >= 0:
         if start >= _TOO_LATE:
             raise ConfigError(
