@@ -192,12 +192,9 @@ class Flight:
         self.values = {k: values.copy() for k, values in self.values.items()}
         rows = {k: v.copy() for k, v in self.work.rows.items()}
         images = {k: list(each) for k, each in self.work.payloads.items()}
-        mended: list[int] = []
-        for slot in range(len(self)):
+        mended = [slot for slot in range(len(self)) if not self.place(slot)[0].usable[self.rows[slot]]]
+        for slot in mended:
             window, at = self.place(slot)
-            if window.usable[self.rows[slot]]:
-                continue
-            mended.append(slot)
             row, ok = window.deal(at, at + 1)
             self.rows[slot], self.ok[slot], self.ids[slot] = row[0], ok[0], window.ids[row[0]]
             for name, each in window.good_images(row).items():
@@ -208,6 +205,8 @@ class Flight:
             fresh, sizes = self.course.draw(window.sizes(row), window.ids[row], window.turn, own)
             for key, values in fresh.items():
                 rows[key][slot] = values[0]
+            if self._size is not None and slot == mended[0] and len(mended) == len(self):
+                self._size = sizes[0]  # there is no other image that it must be like
             if self._size is not None and (sizes[0] != self._size).any():
                 raise self._several_sizes(sizes[0], slot)
         self.work = Work(self.ids, images, rows, self.values)

@@ -92,7 +92,8 @@ class HostImages(ImageMaker):
 
     def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
         """Run it, or only the `slots` of one that failed, before the batches in flight."""
-        images = self._kept(before)
+        whole = len(slots) == len(part.payloads)  # then of another size, perhaps
+        images = None if whole else self._kept(before)
         every = range(len(part.payloads)) if images is None else slots
         chunks = [range(slot, slot + 1) for slot in every]
         part.ticket = _Decoding(self, part, self._memory(part) if images is None else images, chunks)

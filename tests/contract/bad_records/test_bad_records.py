@@ -433,3 +433,12 @@ def test_an_image_that_a_resize_would_blow_up_costs_its_slot() -> None:
             reasons += [reason for _, reason in feed.stats().recent_bad]
     (reason,) = reasons
     assert re.search("Resize: may make 134217728 pixels .* found one of 65500x1, .* become 3013000x46", reason), reason
+
+
+def test_the_only_image_of_a_batch_may_be_replaced_by_one_of_another_size() -> None:
+    """With `batch_size=1` images need no size in common, whoever refuses one: the screen, or the decoder."""
+    items = labelled(8, sizes=True)
+    for n, bad in ((2, truncated_jpeg()), (5, broken_png())):
+        items[n] = bad
+    with _feed(items, 1, transform=None) as feed:
+        assert [bool(batch.ok[0]) for batch in feed].count(False) == 2
