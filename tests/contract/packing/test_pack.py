@@ -52,6 +52,7 @@ def test_the_same_bytes_whatever_the_workers(tmp_path: Path) -> None:
     assert [name for name, _ in in_tars(tmp_path / "1")] == [f"{k:03d}.jpg" for k in range(20)]
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_killed_run_goes_on_and_ends_with_the_same_set(tmp_path: Path) -> None:
     """Killed while it writes, syncs or renames, and run again: no file differs, none is left over."""
     folder = files(tmp_path)
@@ -163,6 +164,7 @@ def test_a_set_under_way_goes_on_with_its_own_source_and_options_alone(tmp_path:
     assert json.dumps(sorted(path.name for path in (tmp_path / "other").iterdir())) == '["other-000000.tar"]'
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_what_a_killed_run_kept_is_used_only_as_it_was(tmp_path: Path) -> None:
     """A receipt with a flipped digit is none, and its shard is written again; such a plan is an error that says so."""
     folder = files(tmp_path)
