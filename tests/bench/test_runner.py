@@ -152,7 +152,7 @@ def test_a_race_is_a_line_and_back() -> None:
             Race.from_json(text, "kept.json")
 
 
-BURN = "import time\nuntil = time.process_time() + 0.3\nwhile time.process_time() < until: pass"
+BURN = "import time\nuntil = time.process_time() + 0.15\nwhile time.process_time() < until: pass"
 
 
 def _burn() -> None:
@@ -177,7 +177,7 @@ def test_the_processor_time_of_all_descendants_is_counted(kind: str) -> None:
 
     result = Race("some", "images")
     race(result, [Contestant("a", opened(lambda: Called(work)))], rounds=1)
-    assert result.rows[0].cpu_us[0] >= 0.25e6
+    assert result.rows[0].cpu_us[0] >= 0.12e6
 
 
 def test_the_time_of_a_server_is_counted_apart() -> None:

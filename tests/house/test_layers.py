@@ -146,8 +146,8 @@ def root(node: ast.expr) -> str:
 
 def breaches(source: str) -> set[str]:
     """What a file uses of ours that no user can count on, in a script that it writes out too."""
-    tree, found, others = ast.parse(source), set(), {"self", "cls"}
-    for node in ast.walk(tree):
+    nodes, found, others = list(ast.walk(ast.parse(source))), set(), {"self", "cls"}
+    for node in nodes:
         match node:
             case ast.Import(names=names):
                 found |= {one.name for one in names if one.name.startswith("dali_feed") and one.name not in PUBLIC}
@@ -164,7 +164,7 @@ def breaches(source: str) -> set[str]:
             case ast.Constant(value=str(text)) if "\nfrom dali_feed" in text:
                 lines = [line for line in text.splitlines() if line.startswith(("from ", "import "))]
                 found |= breaches("\n".join(lines))
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             found |= set() if node.attr in NAMEDTUPLE or root(node.value) in others else {f"._{node.attr[1:]}"}
     return found
