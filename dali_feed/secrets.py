@@ -69,6 +69,8 @@ def revealed_options(subject: str, options: Mapping[str, Any]) -> dict[str, Any]
     """As `revealed`, of options of a store, which may hold further ones: {"client_options": {...}}."""
     read: dict[str, Any] = {}
     for name, value in options.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{subject}: each option must have a text as its name; found {name!r}")
         if isinstance(value, Mapping):
             read[name] = revealed_options(f"{subject}[{name!r}]", value)
         else:

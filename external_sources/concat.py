@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import math
+import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.checks import whole
+from dali_feed.checks import flag, whole
 from dali_feed.columns.column import Number
 from dali_feed.columns.request import Request, lacks, open_reader
 from dali_feed.errors import ClosedError, ConfigError, StateError
@@ -468,6 +468,7 @@ class Mix(Concat):
             msg = f"Mix: stop must be 'first' or 'all'; found {stop!r}"
             raise ConfigError(msg)
         scheduled = isinstance(weights, Mapping)
+        flag("Mix: linear", linear)
         if linear and not scheduled:
             msg = "Mix: linear needs a schedule; give weights={epoch: weights, ...}, or leave linear out"
             raise ConfigError(msg)
@@ -479,13 +480,13 @@ class Mix(Concat):
             raise ConfigError(msg)
         checked = sorted((whole("weights: epoch", at, 0), self._checked(its)) for at, its in table.items())
         count = None if samples is None else whole("samples", samples, 1)
-        self._mix = Mixture(tuple(checked), bool(linear), stop, count)
+        self._mix = Mixture(tuple(checked), linear, stop, count)
 
     def _checked(self, weights: object) -> tuple[float, ...]:
         several = list(weights) if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
         numbers = [w for w in several if isinstance(w, int | float) and not isinstance(w, bool)]
         right = len(numbers) == len(several) == len(self._sources)
-        if not right or not all(math.isfinite(w) and w >= 0 for w in numbers) or not any(numbers):
+        if not right or not all(0 <= w <= sys.float_info.max for w in numbers) or not any(numbers):
             msg = (
                 f"Mix: weights must be a number of 0 or more for each of the {len(self._sources)} sources, and "
                 f"at least one above 0; found {weights!r}"

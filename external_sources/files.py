@@ -217,8 +217,9 @@ class FileList(Source):
         except PermissionError as error:
             msg = f"{root}: the folder of an image set must be readable; found {error.strerror}; check its permissions"
             raise SourceDeniedError(msg) from error
-        except OSError as error:
-            msg = f"{root}: an image set must be a folder with a folder per class; found: {error.strerror}"
+        except (OSError, ValueError) as error:
+            what = error.strerror if isinstance(error, OSError) else error
+            msg = f"{root}: an image set must be a folder with a folder per class; found: {what}"
             raise SourceNotFoundError(msg) from error
         if not classes:
             msg = (

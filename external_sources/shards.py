@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dali_feed.checks import paths_of
+from dali_feed.checks import flag, paths_of
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError
 from dali_feed.external_sources import tar
@@ -107,6 +107,7 @@ class ShardSet(FileSource):
         if not known:
             msg = f"ShardSet: label must be 'auto', 'cls', 'json', 'json:KEY' or None; found {label!r}"
             raise ConfigError(msg)
+        flag("ShardSet: check", check)
         patterns = paths_of("ShardSet: shards", shards)
         store = store_for(patterns, storage_options) if patterns else LOCAL
         title, paths = named_files("ShardSet", patterns, store.matches, "shard")

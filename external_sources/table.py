@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dali_feed.checks import array_of, paths_of
+from dali_feed.checks import array_of, of_kind, paths_of
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_values import (
@@ -112,6 +112,8 @@ class Table(FileSource):
         name: str | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
+        of_kind("Table: image", image, str)
+        of_kind("Table: label", label, str)
         self._image, self._label = image, label
         self._memory: _Memory | None = None
         self._groups: TableGroups | None = None

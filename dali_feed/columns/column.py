@@ -264,6 +264,11 @@ class Bytes(Column):
     member: str
     decode: Callable[[memoryview], Any] | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decode is not None and not callable(self.decode):
+            raise ConfigError(f"{self.title}: decode must be a function of a memoryview; found {self.decode!r}")
+
     @property
     def late(self) -> bool:
         """Whether anything is left to make when a batch is run: a record that is in none costs no call of `decode`."""

@@ -7,7 +7,7 @@ Bounded sources and streams go the same way, in the threads that read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,11 +75,16 @@ class Columns:
             raise ConfigError(msg)
         else:
             self.as_tuple = not isinstance(columns, Mapping)
+        if not isinstance(columns, Iterable):
+            rule = "must name columns, as {'text': Text('txt')}, or be a sequence of them"
+            raise ConfigError(f"columns: {rule}; found {columns!r}")
         named = dict(columns) if isinstance(columns, Mapping) else {str(k): each for k, each in enumerate(columns)}
         if not named:
             msg = "columns: must name at least one; found none. Leave columns out for what the source gives"
             raise ConfigError(msg)
         for name, column in named.items():
+            if not isinstance(name, str):
+                raise ConfigError(f"columns: each must have a text as its name; found {name!r}")
             if not isinstance(column, Column):
                 msg = f"columns: {name!r} must be a class of dali_feed.columns such as Text('txt'); found {column!r}"
                 raise ConfigError(msg)

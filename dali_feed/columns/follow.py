@@ -139,11 +139,12 @@ class _Rows(Follower):
     def read(self, values: Any, faults: Faults) -> list[Any]:
         """float32 (k, width + more) of each record."""
         out: list[Any] = [None] * len(values)
-        for row, value in enumerate(values):
-            try:
-                out[row] = self._rows(value)
-            except (FormatError, ValueError, TypeError, OverflowError) as error:
-                faults[row] = f"rows of {self.width + self.more} numbers are needed; {error}"
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite there, and refused for that
+            for row, value in enumerate(values):
+                try:
+                    out[row] = self._rows(value)
+                except (FormatError, ValueError, TypeError, OverflowError) as error:
+                    faults[row] = f"rows of {self.width + self.more} numbers are needed; {error}"
         return out
 
     def _rows(self, value: Any) -> NDArray[np.float32]:

@@ -502,6 +502,9 @@ def _store_of(root: str, raw: Mapping[str, Any]) -> Bucket | WebStore:
         if name in _RENAMED:
             msg = f"{subject}: {name!r} is an option of fsspec; obstore has {_RENAMED[name]}; see docs/sources.md"
             raise ConfigError(msg)
+        if name in ("client_options", "retry_config") and not isinstance(options[name], Mapping):
+            what = f"found a {type(options[name]).__name__}"
+            raise ConfigError(f"{subject}[{name!r}] must be a mapping of options of obstore's; {what}")
     pauses = {"init_backoff": timedelta(seconds=FIRST_PAUSE_S), "max_backoff": timedelta(seconds=LONGEST_PAUSE_S)}
     retry = {"max_retries": TRIES - 1, "backoff": pauses} | options.pop("retry_config", {})
     endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")

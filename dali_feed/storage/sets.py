@@ -31,6 +31,9 @@ _INSIDE = SUFFIX + "/"
 
 def store_for(patterns: Sequence[str], options: Mapping[str, Any] | None = None) -> Store:
     """The store of all these patterns; ConfigError where they are of several. `options` are of a remote one."""
+    if not isinstance(options, Mapping | None):
+        what = f"found a {type(options).__name__}"  # whose contents may be secret
+        raise ConfigError(f"ShardSet: storage_options must be a mapping of options of obstore's; {what}")
     remote = [pattern for pattern in patterns if "://" in pattern and not pattern.startswith("pipe:")]
     sets = any(map(is_set_path, patterns))
     if not remote:

@@ -95,6 +95,7 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
         (Mask("m"), encoded(np.zeros((40, 56, 3), np.uint8)), "one number for each pixel; found an image of mode RGB"),
         (Boxes("b", more=1), b"[[1, 2, 3]]", r"rows of 5 numbers are needed; found an array of shape \(1, 3\)"),
         (Boxes("b", more=1), b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
+        (Keypoints("p"), b"[[1, 1e40]]", "found a number that is infinite or NaN"),
         (Keypoints("p"), b"7", "rows of 2 numbers are needed; "),
         (Keypoints("p", most=1), b"[[1, 2], [3, 4]]", r"at most 1 rows \(most=\) are allowed; found 2"),
     ],

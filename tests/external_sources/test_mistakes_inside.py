@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from kit.blocks import rows
 
-from dali_feed.columns import Array, Boxes, Number
+from dali_feed.columns import Array, Boxes, Bytes, Number, Text
+from dali_feed.columns.columns import Columns
 from dali_feed.errors import ConfigError, DaliFeedError, SourceNotFoundError
-from dali_feed.external_sources import Arrays, FileList, ShardSet, Table
+from dali_feed.external_sources import Arrays, FileList, Mix, ShardSet, Table
 from dali_feed.packing.sinks import write_shard
 
 ROWS = np.arange(6).reshape(3, 2)
@@ -24,6 +25,7 @@ THREE: Any = 3
 HALF: Any = 0.5
 NONE: Any = None
 LETTER: Any = "a"
+ALONE: Any = Text("row")
 LISTED: Any = [".jpg"]
 SIDES: Any = np.array([2, 3])
 RAGGED = [[1], [2, 3], [4]]
@@ -43,6 +45,11 @@ def gone(folder: Path) -> Arrays:
     array = np.memmap(folder / "a.bin", dtype=ROWS.dtype, mode="r", shape=ROWS.shape)
     os.unlink(folder / "a.bin")
     return Arrays(array)
+
+
+def in_a_bucket(options: dict[str, Any]) -> list[Any]:
+    """Its rows, if there were any."""
+    return rows(ShardSet("s3://b/a.tar", storage_options=options))
 
 
 MISTAKES: list[tuple[Callable[[Path], Any], type[DaliFeedError], str]] = [
@@ -72,6 +79,24 @@ MISTAKES: list[tuple[Callable[[Path], Any], type[DaliFeedError], str]] = [
         ConfigError,
         "image must be a non-empty sequence of suffixes",
     ),
+    (lambda folder: ShardSet(folder / "s.tar", check=LETTER), ConfigError, "check: must be True or False; found 'a'"),
+    (
+        lambda _: ShardSet("s3://b/a.tar", storage_options=LISTED),
+        ConfigError,
+        "storage_options must be .* found a list",
+    ),
+    (lambda _: in_a_bucket({THREE: 1}), ConfigError, "each option must have a text as its name; found 3"),
+    (lambda _: in_a_bucket({"client_options": 3}), ConfigError, r"\['client_options'\] must be .*; found a int"),
+    (lambda _: in_a_bucket({"retry_config": [3]}), ConfigError, r"\['retry_config'\] must be .*; found a list"),
+    (lambda _: Table(TABLE, LISTED), ConfigError, r"Table: image: must be a str or None; found \['.jpg'\]"),
+    (lambda folder: Table(parquet(folder), label=LISTED).preset, ConfigError, "Table: label: must be a str or None"),
+    (lambda _: FileList.from_folder("a\0"), SourceNotFoundError, "must be a folder .*; found: embedded null byte"),
+    (lambda _: Mix([Arrays(ROWS)] * 2, [10**400, 1]), ConfigError, "weights must be a number of 0 or more"),
+    (lambda _: Mix([Arrays(ROWS)], {0: [1]}, linear=LETTER), ConfigError, "linear: must be True or False"),
+    (lambda _: Bytes("x", decode=LETTER), ConfigError, "decode must be a function of a memoryview; found 'a'"),
+    (lambda _: Columns(Arrays(ROWS), THREE), ConfigError, "columns: must name columns, as {.*; found 3"),
+    (lambda _: Columns(Arrays(ROWS), ALONE), ConfigError, "columns: must name columns, as {.*; found Text"),
+    (lambda _: Columns(Arrays(ROWS), {THREE: Text("row")}), ConfigError, "a text as its name; found 3"),
     (lambda folder: ShardSet(folder / "s.tar", index_dir=THREE).snapshot(), ConfigError, "index_dir: must be a path"),
 ]
 
