@@ -185,6 +185,21 @@ def members_in(schema: pa.Schema) -> dict[str, Leaf]:
     return members
 
 
+def others_in(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The columns, and parts of structs, that are no members, by name. One of nulls holds nothing, and is none."""
+    from pyarrow import types
+
+    known, others = members_in(schema), dict[str, Any]()
+    ahead = [Leaf((column.name,), plain(column.type)) for column in reversed(schema)]
+    while ahead:
+        leaf = ahead.pop()
+        if leaf.is_struct:
+            ahead += [Leaf((*leaf.path, part.name), plain(part.type)) for part in reversed(list(leaf.kind))]
+        elif known.get(".".join(leaf.path)) != leaf and not types.is_null(leaf.kind):
+            others[".".join(leaf.path)] = leaf.kind
+    return others
+
+
 def image_of(known: Mapping[str, Leaf], member: str, title: str) -> str:
     """See `Records.image_of`: a column of paths becomes that of the files' bytes."""
     names = []

@@ -32,7 +32,7 @@ from dali_feed.storage.store import LOCAL, Store, read_at
 
 
 def _members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
-    """The suffixes of all samples, the most frequent first, then by name; without those that no column can name."""
+    """The suffixes of all samples, the most frequent first, then by name."""
     count: dict[bytes, int] = {}
     size: dict[bytes, int] = {}
     for index in indexes:
@@ -45,9 +45,13 @@ def _members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
     every = [
         Member(name, min(1.0, count[suffix] / samples), round(size[suffix] / count[suffix]))
         for suffix, name in names.items()
-        if alternatives(name) == (name,) and ":" not in name and "\ufffd" not in name
     ]
     return tuple(sorted(every, key=lambda member: (-member.share, member.name)))
+
+
+def _can_be_named(suffix: str) -> bool:
+    """Whether a column can name it."""
+    return alternatives(suffix) == (suffix,) and ":" not in suffix and "\ufffd" not in suffix
 
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "ppm", "pgm")
@@ -112,10 +116,10 @@ class ShardSet(FileSource):
         store = store_for(patterns, storage_options) if patterns else LOCAL
         title, paths = named_files("ShardSet", patterns, store.matches, "shard")
         super().__init__(title, paths, store)
-        self._image = tuple(name.lower().lstrip(".") for name in names)
+        self._image = tuple(tar.folded(name).lstrip(".") for name in names)
         self._label, self._checked = label, check
         self._index_dir = index_dir
-        self._formats = {name.lower(): form for name, form in formats_of(format, None, title).items()}
+        self._formats = {tar.folded(name): form for name, form in formats_of(format, None, title).items()}
         self._replay = _replay(store, patterns)
         self._members: tuple[Member, ...] = ()
         self._first: _First | None = None
@@ -134,18 +138,24 @@ class ShardSet(FileSource):
 
     def format_of(self, member: str) -> Format | None:
         """The format of a suffix: the one that was given, else by how the suffix ends; None where it has none."""
-        known = self._formats.get(member.lower())
+        known = self._formats.get(tar.folded(member))
         ending = member.lower().rpartition(".")[2]
         return format_of(_ENDINGS[ending]) if known is None and ending in _ENDINGS else known
 
     def members(self) -> tuple[Member, ...]:
-        """The suffixes of the samples' files, the most frequent first."""
+        """The suffixes of the samples' files, the most frequent first; without those that no column can name."""
         self.table()
-        return self._members
+        return tuple(member for member in self._members if _can_be_named(member.name))
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The others."""
+        self.table()
+        return tuple(member.name for member in self._members if not _can_be_named(member.name))
 
     def can_have(self, member: str) -> bool:
         """Whether a sample has a file of that suffix, or of one of several, in letters of either case."""
-        return any(map(super().can_have, alternatives(member.lower())))
+        return any(map(super().can_have, alternatives(tar.folded(member))))
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All samples of all shards, or the topic's that they were packed of. Indexes shards where that was not done.
@@ -184,7 +194,7 @@ class ShardSet(FileSource):
 
     def spans_of(self, indexes: Sequence[TarIndex], members: tuple[str, ...]) -> Spans:
         """Of each member its bytes in the tar files, and its CRC-32 where the indexes have it."""
-        suffixes = [[part.lower().encode() for part in alternatives(member)] for member in members]
+        suffixes = [[os.fsencode(tar.folded(part)) for part in alternatives(member)] for member in members]
         places = [[index.member(these) for index in indexes] for these in suffixes]
         at, size = (
             np.array([np.concatenate([its[k] for its in each]) for each in places], np.int64).reshape(len(members), -1)

@@ -32,6 +32,7 @@ from dali_feed.external_sources.arrow_values import (
     contents_of,
     image_of,
     members_in,
+    others_in,
     rows_of,
     values_of,
 )
@@ -186,6 +187,11 @@ class Table(FileSource):
     def leaves(self) -> Mapping[str, Leaf]:
         """Where each member lies in the table, and of which type it is."""
         return self.groups().known if self._memory is None else self._memory.known
+
+    @property
+    def others(self) -> Mapping[str, pa.DataType]:
+        """What of a row is no member, by its name, and of which type it is."""
+        return others_in(self.groups().schema if self._memory is None else self._memory.table.schema)
 
     def groups(self) -> TableGroups:
         """All groups of all files; looks at the files where that has not been done."""

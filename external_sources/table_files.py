@@ -57,7 +57,7 @@ class TableGroups:
 
     file   which file a group is in, int64 (groups,); `nth` is its number there, `first` the file's row it begins at
     count  rows of each group
-    known  the members of a row
+    schema of the rows, as pyarrow has it; `known`: their members
     bytes  of each column, a leaf's dotted path: bytes of a row, a mean
     views  see `FileGroups`
     """
@@ -69,6 +69,7 @@ class TableGroups:
     nth: Int64s
     first: Int64s
     count: Int64s
+    schema: Any
     known: dict[str, Leaf]
     bytes: dict[str, float]
     views: bool
@@ -85,9 +86,9 @@ class TableGroups:
         looked = max(1, sum(len(its) for its in files if its.sizes))
         names = dict.fromkeys(name for its in files for name in its.sizes)
         sizes = {name: sum(its.sizes.get(name, 0) for its in files) / looked for name in names}
-        known, views = members_in(files[0].schema), all(its.views for its in files)
+        schema, views = files[0].schema, all(its.views for its in files)
         kinds, stamps = tuple(its.kind for its in files), tuple(its.stamp for its in files)
-        return cls(paths, kinds, stamps, file, nth, first, count, known, sizes, views)
+        return cls(paths, kinds, stamps, file, nth, first, count, schema, members_in(schema), sizes, views)
 
     def record_bytes(self, members: Sequence[str]) -> int:
         """The mean size of these members of a row, as the files tell it."""

@@ -234,6 +234,11 @@ def key_length(path: bytes) -> int:
     return 0 if dot <= name or (path.startswith(b"__") and _INDEX_META.match(path)) else dot
 
 
+def folded(suffix: str) -> str:
+    """A suffix as an index has it: its ASCII letters are small, others are as they are."""
+    return os.fsdecode(os.fsencode(suffix).lower())
+
+
 def build(path: str, store: Store = LOCAL) -> TarIndex:
     """Index a tar file by reading its headers. SourceError where it is no whole, uncompressed tar file."""
     stamp, index = scanned(path, store, "shard", partial(_built, path))

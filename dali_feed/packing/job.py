@@ -22,7 +22,7 @@ from dali_feed.external_sources import Table
 from dali_feed.packing.changes import Decoded, OnImages, Reencode, Tokenized
 from dali_feed.packing.keys import by_place
 from dali_feed.packing.plan import Plan, blocks, borders_of, probed
-from dali_feed.packing.rows import Change, Sample, Samples, contents_of
+from dali_feed.packing.rows import Change, Sample, Samples, check_suffixes, contents_of
 from dali_feed.packing.work import WorkFolder
 from dali_feed.records.extents import Present
 from dali_feed.records.source import Snapshot, Source
@@ -128,6 +128,7 @@ def job_of(
     StateError tells every difference to the one that is there, SourceChangedError that its source has other records.
     """
     contents = packed.contents()
+    check_suffixes(contents)
     there = dict(known) if known else work.plan()
     before = None if there is None else there.pop(STAMPS, None)
     snapshot = packed.snapshot(None if there is None else there.get("pin"))

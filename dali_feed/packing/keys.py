@@ -18,7 +18,7 @@ import numpy as np
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.external_sources.files import shared_folder
-from dali_feed.external_sources.tar import tar_keys
+from dali_feed.external_sources.tar import key_length, tar_keys
 from dali_feed.records.source import Snapshot, Source
 
 KINDS = ("auto", "own", "number")
@@ -95,7 +95,14 @@ def _of_files(paths: Sequence[str]) -> list[str] | None:
         every.encode()
     except UnicodeEncodeError:  # a name in another encoding than the file system's
         return None
-    return names if all(names) and "\0" not in every and len(set(names)) == len(names) else None
+    odd = "\0" in every or not all(map(_is_key, names))
+    return None if odd or len(set(names)) < len(names) else names
+
+
+def _is_key(name: str) -> bool:
+    """Whether a file of a tar that begins so and goes on with a dot is of a sample that is called so."""
+    encoded = os.fsencode(name)
+    return bool(name) and key_length(encoded + b".") == len(encoded)
 
 
 def _of_shards(source: ShardSet, kind: str) -> Keys:
@@ -114,4 +121,6 @@ def _of_shards(source: ShardSet, kind: str) -> Keys:
     if len(set(firsts)) == len(firsts) or kind == "own":
         return Keys("own", own, unique=False)
     names = [name.removesuffix(".tar").replace(".", "_") for name in source.snapshot().names]
+    if not all(_is_key(f"{name}/0") for name in names):
+        return Keys("number", _number)
     return Keys("shard and own", lambda shard, sample, _: f"{names[shard]}/{own(shard, sample, 0)}", unique=False)

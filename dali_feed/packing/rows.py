@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +20,8 @@ from dali_feed.columns.image import Image
 from dali_feed.columns.request import Request
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import FileList, ShardSet, Table
+from dali_feed.external_sources.tar import folded
+from dali_feed.formats.example import Example
 from dali_feed.packing.keys import Keys, is_log, keys_of
 from dali_feed.records.source import LABEL, Block, Source, unpack_id
 
@@ -182,6 +185,7 @@ class Samples:
     fallback  suffix of payloads whose first bytes say nothing
     paths     of a source whose records are files theirs, by position
     named     whether the user has given suffixes
+    inside    of a source whose records are Examples, all features of which are written: what reads them
     """
 
     source: Source
@@ -191,10 +195,13 @@ class Samples:
     fallback: str = "bin"
     paths: Sequence[str] = ()
     named: bool = False
+    inside: Example | None = None
 
     @property
     def members(self) -> tuple[str, ...]:
         """What the source is asked for."""
+        if self.inside is not None and self.source.inner is not None:
+            return (self.source.inner,)
         return tuple(dict.fromkeys(each.read for each in self.wanted))
 
     def to_json(self) -> dict[str, Any]:
@@ -212,10 +219,11 @@ class Samples:
 
     def kind_of(self, block: Block) -> str | None:
         """The suffix of the first payload of a block that says what it is."""
-        for each in self.wanted:
-            for value in block.values[each.read] if each.main else ():
-                if isinstance(value, bytes | memoryview) and (ending := ending_of(value)) in IMAGES:
-                    return ending
+        for row in range(len(block.ids)):
+            with suppress(FormatError):  # it is counted where it is written
+                for each, value in self._members(block, row):
+                    if each.main and isinstance(value, bytes | memoryview) and (ending := ending_of(value)) in IMAGES:
+                        return ending
         return None
 
     def values(self, block: Block, image: str, label: str) -> Iterator[dict[str, Any] | str | None]:
@@ -233,7 +241,11 @@ class Samples:
 
         def row(k: int) -> dict[str, Any] | str:
             named_values: dict[str, Any] = {}
-            for each, value in self._members(block, k):
+            try:
+                every = list(self._members(block, k))
+            except FormatError as error:
+                return str(error)
+            for each, value in every:
                 headers = isinstance(value, dict) and each.name.endswith(".*")
                 for member, one in (value if headers else {each.name: value}).items():
                     if headers and one is None:
@@ -251,6 +263,13 @@ class Samples:
 
     def _members(self, block: Block, row: int) -> Iterator[tuple[_Wanted, Any]]:
         """What a record has of the members that are wanted."""
+        if self.inside is not None:
+            features = self.inside.members(block.values[self.members[0]][row])
+            more = [_Wanted(name) for name in features.keys() - {each.name for each in self.wanted}]
+            for each in (*self.wanted, *sorted(more, key=lambda each: each.name)):
+                if (value := features.get(each.name)) is not None:
+                    yield each, value
+            return
         for each in self.wanted:
             value = block.values[each.read][row]
             if value is not None:
@@ -270,8 +289,8 @@ class Samples:
                 files = change(files)
             if not files:
                 return "none of the members that are written"
-            if len(different := {suffix.lower() for suffix, _ in files}) < len(files):
-                suffixes = [suffix.lower() for suffix, _ in files]
+            if len(different := {folded(suffix) for suffix, _ in files}) < len(files):
+                suffixes = [folded(suffix) for suffix, _ in files]
                 twice = next(suffix for suffix in different if suffixes.count(suffix) > 1)
                 return f"two of its members would both be .{twice}; say which by members="
         except (ConfigError, MemoryError):
@@ -303,7 +322,9 @@ def contents_of(source: Source, members: Mapping[str, str] | Sequence[str] | Non
         for each in chosen or _all(source, main)
     )
     paths = source.paths if isinstance(source, FileList) else ()
-    samples = Samples(source, wanted, sample_keys, paths=paths, named=isinstance(members, Mapping))
+    form = None if members is not None or source.inner is None else source.format_of(source.inner)
+    inside = form if isinstance(form, Example) and not is_log(source) else None  # a few records do not tell of all
+    samples = Samples(source, wanted, sample_keys, paths=paths, named=isinstance(members, Mapping), inside=inside)
     Request(source, samples.members)
     return samples
 
@@ -342,10 +363,31 @@ def _all(source: Source, main: str | None) -> tuple[_Wanted, ...]:
         return _Wanted("value", None, main=True), _Wanted("key"), _Wanted("timestamp"), _Wanted("headers.*")
     names = [member.name for member in source.members()]
     if isinstance(source, ShardSet):
+        if source.unnamed:
+            raise _left_out(source, f"a file .{source.unnamed[0]}, which no column can name")
         return tuple(_Wanted(name, name) for name in names)
-    whole = [name for name in names if name.rpartition(".")[0] not in names]  # a struct's parts come with it
+    whole = names
+    if isinstance(source, Table):
+        if source.others:
+            raise _left_out(source, "column {!r} of {}".format(*next(iter(source.others.items()))))
+        parents = {name: ".".join(leaf.path[:-1]) for name, leaf in source.leaves.items()}
+        whole = [name for name in names if parents[name] not in parents]  # a struct's parts come with it
     texts = _texts(source)
     return tuple(_Wanted(name, texts.get(name) if name != main else None, main=name == main) for name in whole)
+
+
+def _left_out(source: Source, what: str) -> ConfigError:
+    """Of what no member is: it would be left out in silence."""
+    rule = "all that a record has is packed unless members= says what is"
+    return ConfigError(f"{source!r}: {rule}; found {what}, which cannot be; name the members to pack by members=")
+
+
+def check_suffixes(contents: Samples) -> None:
+    """Raise ConfigError for a suffix with which a file of a tar would be no sample's."""
+    for each in contents.wanted:
+        if each.suffix and not {"/", "\0"}.isdisjoint(each.suffix):
+            rule = "a suffix must be what a file's name in a tar can end with, without a slash"
+            raise ConfigError(f"members: {rule}; found {each.suffix!r}; give another one")
 
 
 def _texts(source: Any) -> dict[str, str]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.index import TarIndex
+from dali_feed.external_sources.tar import folded
 from dali_feed.external_sources.tfrecord import crc32c, masked
 from dali_feed.packing.rows import ending_of, leaves, numbers_of
 from dali_feed.storage.store import Stamp
@@ -65,7 +66,7 @@ class TarWriter:
             self._put(_header(f"{key}.{suffix}", size))
             self._offset.append(self.size)
             self._length.append(size)
-            self._suffix.append(self._codes.setdefault(suffix.lower(), len(self._codes)))
+            self._suffix.append(self._codes.setdefault(folded(suffix), len(self._codes)))
             self._crc.append(zlib.crc32(data))
             self._put(data)
             if rest := -size % BLOCK:
@@ -79,7 +80,7 @@ class TarWriter:
         self._flush()
         columns = ([*self._first, len(self._offset)], self._offset, self._length)
         first, offset, length = (np.array(column, np.int64) for column in columns)
-        suffix, suffixes = np.array(self._suffix, np.int32), tuple(name.encode() for name in self._codes)
+        suffix, suffixes = np.array(self._suffix, np.int32), tuple(map(os.fsencode, self._codes))
         crc = np.array(self._crc, np.uint32)
         return TarIndex(Stamp(0, self.size, 0, 0), 0, first, offset, length, suffix, suffixes, crc)
 

@@ -100,7 +100,7 @@ class SetStore:
             f"{each}/{shard.name}"
             for each in _homes(home)
             for shard in self.manifest(each).shards
-            if not inside or fnmatch.fnmatchcase(shard.name, inside)
+            if not inside or any(fnmatch.fnmatchcase(shard.name, each) for each in braces(inside, subject))
         ]
         if not shards:
             msg = f"{subject}: {pattern!r} must name shards of a set; found none; check the path"
@@ -146,9 +146,10 @@ class SetStore:
 
     def replay(self, patterns: Sequence[str]) -> Mapping[str, Any] | None:
         """Which offsets of a topic the samples had, where `patterns` are one whole set that has a topic's."""
-        if len(patterns) != 1 or not patterns[0].endswith(SUFFIX) or glob.has_magic(patterns[0]):
+        if len(patterns) != 1 or not patterns[0].endswith(SUFFIX):
             return None
-        return self.manifest(os.path.expanduser(patterns[0])).replay
+        home = os.path.expanduser(patterns[0])
+        return self.manifest(home).replay if _homes(home) == [home] else None
 
     def _set(self, home: str) -> tuple[Manifest, dict[str, int]]:
         if home not in self._sets:
@@ -203,7 +204,11 @@ class SetStore:
 def _homes(pattern: str) -> list[str]:
     """The sets that a pattern names."""
     if "://" not in pattern:
-        return sorted(glob.glob(pattern)) if glob.has_magic(pattern) and not os.path.exists(pattern) else [pattern]
+        return [
+            home
+            for each in braces(pattern)
+            for home in (sorted(glob.glob(each)) if glob.has_magic(each) and not os.path.exists(each) else [each])
+        ]
     if any(sign in pattern for sign in "*["):
         msg = f"ShardSet: a remote set is named by its address; found the pattern {pattern!r}; write a range, "
         raise ConfigError(msg + "{0..9}, or name each")
