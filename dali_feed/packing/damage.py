@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
+from dali_feed.checks import whole
 from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources.index import SUFFIX, TarIndex, most_bytes
 from dali_feed.storage.manifest import Shard, load_manifest
@@ -84,7 +85,7 @@ def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance |
     def each(shard: Shard) -> tuple[Damage, ...]:
         return tuple(_shard(store, f"{home}/{shard.name}", shard, tell))
 
-    with ThreadPoolExecutor(workers, "dali-feed-verify") as pool:
+    with ThreadPoolExecutor(whole("workers", workers, 1), "dali-feed-verify") as pool:
         by_shard = pool.map(each, manifest.shards)
         damages = tuple(damage for some in by_shard for damage in some)
     shards = manifest.shards

@@ -79,6 +79,8 @@ def _contents(  # noqa: PLR0913  an option each
     """What becomes of the records of a source; see `pack`."""
     if map is not None and (resize is not None or quality is not None):
         raise ConfigError(f"map: takes the place of resize and quality; found {map!r} and one of them; leave one out")
+    if map is not None and not callable(map):
+        raise ConfigError(f"map: must be a function of an encoded image that gives another; found {map!r:.100}")
     changes: list[Change] = []
     if map is not None:
         changes.append(OnImages(map))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dali_feed.checks import whole
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import tar as tar_index
@@ -45,7 +46,7 @@ def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, 
         wanted = dict.fromkeys(ShardSet(shards).paths, "")
     for folder in sorted({Path(path).parent for path in wanted}):
         folder_at(folder, "beside shards, in a folder")  # said before all bytes are read
-    with ThreadPoolExecutor(workers, "dali-feed-index") as pool:
+    with ThreadPoolExecutor(whole("workers", workers, 1), "dali-feed-index") as pool:
         for _ in pool.map(_indexed, wanted, wanted.values()):
             pass
     return len(wanted)

@@ -13,7 +13,7 @@ from kit.images import jpeg
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
 from dali_feed.external_sources import MDS, Arrays, Concat, FileList, Mix, ShardSet, TFRecords
-from dali_feed.packing import PackedSet, merge, pack, split
+from dali_feed.packing import PackedSet, index, merge, pack, split, verify
 
 
 class StoppedError(Exception):
@@ -64,6 +64,7 @@ def test_weights_are_refused(tmp_path: Path) -> None:
         (None, None, {}, "out: must be a path; found None"),
         (None, "set", {"shard_bytes": "256MB"}, "shard_bytes: must be 1 or more; found '256MB'; give a whole number"),
         (None, "set", {"workers": "4"}, "workers: must be 1 or more; found '4'"),
+        (None, "set", {"map": 5}, "map: must be a function of an encoded image that gives another; found 5"),
         (None, "set", {"resize": 0}, "resize: must be an int of at least 1; found 0"),
         (None, "set", {"resize": -5}, "resize: must be an int of at least 1; found -5"),
         (None, "set", {"quality": 0}, "quality: must be an int of at least 1; found 0"),
@@ -94,6 +95,14 @@ def test_parts_that_cannot_be(tmp_path: Path, parts: Any, words: str) -> None:
         split(source, tmp_path / "out", parts)
     done = split(source, tmp_path / "out", {"a": np.float32(0.5), "b": None})  # type: ignore[dict-item]
     assert sum(part.tally.records for part in done.values()) == 4
+
+
+@pytest.mark.parametrize("look", [verify, index])
+def test_workers_of_what_reads_a_set(tmp_path: Path, look: Any) -> None:
+    """At least one, as of `pack`."""
+    done = pack(files(tmp_path, 1), tmp_path / "set.dfset")
+    with pytest.raises(ConfigError, match="workers: must be an int of at least 1; found 0"):
+        look(done.path, workers=0)
 
 
 def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
