@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -145,7 +146,7 @@ class Number(Column):
         if dtype == np.int64 and (quick := _digits(values)) is not None:
             return quick
         out = np.zeros(len(values), dtype)
-        for row, value in enumerate(values):
+        for row, value in enumerate(values.tolist() if isinstance(values, np.ndarray) else values):
             try:
                 out[row] = _number(value, dtype)
             except ValueError as error:
@@ -187,7 +188,7 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     if not isinstance(value, int | float):
         msg = f"a number is needed; found {str(value)[:_SHOWN]!r}"
         raise ValueError(msg)  # noqa: TRY004  the data is wrong, not a program
-    if dtype.kind in "iub" and ((isinstance(value, float) and not np.isfinite(value)) or value != int(value)):
+    if dtype.kind in "iub" and ((isinstance(value, float) and not math.isfinite(value)) or value != int(value)):
         raise ValueError(f"a whole number is needed for {dtype}; found {value}")
     low, high = (0, 1) if dtype.kind == "b" else _ends(dtype)
     if not low <= value <= high and value == value and abs(value) != float("inf"):  # noqa: PLR0124  not a NaN
