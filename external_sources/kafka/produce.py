@@ -285,6 +285,7 @@ class ProduceRun:
         self._group = f"dali_feed-produce-{self._journal.run}"  # it is never joined
         self._consumer: Consumer | None = None  # of the group, whose offset is a transactional run's position
         self._sender: Sender
+        self._cluster: Cluster
 
     def whole(self) -> Produced:
         """All that is left."""
@@ -301,6 +302,7 @@ class ProduceRun:
         )
         with contextlib.ExitStack() as ends:
             ends.callback(self._leave)
+            self._cluster = ends.enter_context(Cluster(self.to))
             if self.transactional is not None:
                 self._consumer = consumer(self.to, self._sender.trouble, settings={"group.id": self._group})
                 ends.callback(self._consumer.close)
@@ -316,6 +318,19 @@ class ProduceRun:
                     self._stand()
             self._save(done=True)
         return self._so_far()
+
+    def _check_topic(self) -> None:
+        """Raise SourceChangedError where the topic is another one by now: what was acknowledged may have gone with it.
+
+        Nothing is heard of records meanwhile, so those that are settled were in the topic that there is.
+        """
+        known, to = self._journal.topic_id, self.to
+        if known and known != (now := self._cluster.topic_id()):
+            found = "it is gone" if now is None else f"found {now}: it was deleted and made again"
+            raise SourceChangedError(
+                f"{to.topic}: a run must end in the topic that it began with, whose id is {known}; {found}; "
+                f"begin again{'' if self.path is None else ' with another journal='}"
+            )
 
     def _codec(self) -> str:
         """How the records are compressed: as the user says, or as before, or by the first of them.
@@ -419,6 +434,7 @@ class ProduceRun:
         elif number > self._position:
             self._sender.flush()
             self._commit(number)
+        self._check_topic()
         self._save()
 
     def _stand(self) -> None:

@@ -90,6 +90,7 @@ class Producer:
         self._queue_bytes, self._claim = queue_bytes, claim
         self._sender: Sender | None = None  # of `send`; a run has its own
         self._partitions, self._sent = 1, 0
+        self._refused: BaseException | None = None  # why a record of the transaction was refused before it was sent
         self._hearing: threading.Thread | None = None  # until `_done`
 
     def __repr__(self) -> str:
@@ -151,6 +152,8 @@ class Producer:
         delivered: Future[Delivered] = Future()
         delivered.set_running_or_notify_cancel()  # what was sent cannot be called back
         sender.send(record, partition, delivered)
+        if delivered.done() and self._refused is None:
+            self._refused = delivered.exception()
         return delivered
 
     def flush(self) -> None:
@@ -183,16 +186,21 @@ class Producer:
             consumer: the member of a consumer group whose records these are made of. What the list that this gives
                 holds then, where each partition goes on, is committed for its group in the same transaction.
 
-        Raises what `flush` does; ProduceError where the broker refuses a record.
+        Raises what `flush` does; ProduceError where a record is refused; ConfigError inside of another one.
         """
         sender = self._opened(None)
         if self._transactional_id is None:
             msg = f"{self._to.topic}: a transaction needs transactional_id=, a name that one process at a time has"
             raise ConfigError(msg)
+        if sender.in_transaction:
+            raise ConfigError(f"{self._to.topic}: a transaction must not be inside of another one; leave this one out")
         offsets: list[TopicPartition] = []
+        self._refused = None
         sender.begin()
         try:
             yield offsets
+            if self._refused is not None:
+                raise ProduceError(f"{self._refused}; none of its transaction is in the topic") from self._refused
             sender.commit(offsets, consumer)
         except BaseException:
             sender.back()

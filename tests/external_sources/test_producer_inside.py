@@ -23,6 +23,7 @@ from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceCha
 from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka import ahead, sender
 from dali_feed.external_sources.kafka.ahead import Numbered, made_ahead
+from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import Acks, journal_lock
 from dali_feed.external_sources.kafka.sender import Sender
@@ -270,3 +271,45 @@ def test_a_run_whose_consumer_cannot_be_made_leaves_no_client(
     with pytest.raises(ConfigError, match="max.poll.interval.ms"):
         Producer(topic, embedded.servers, transactional_id="auto", config=config).run(source)
     assert len(dropped) == 1
+
+
+@pytest.mark.parametrize("every", [0.0, 100.0])
+def test_a_topic_that_was_made_again_meanwhile_ends_the_run(
+    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float
+) -> None:
+    """What was acknowledged before has gone with it: the run is not done, and its journal is of no use any more."""
+    source, topic, journal = shard_of(tmp_path, numbered(4)), embedded.create(embedded.topic), tmp_path / "journal"
+    ids = iter(["first"])
+    monkeypatch.setattr(Cluster, "has_controller", lambda _: True)
+    monkeypatch.setattr(Cluster, "topic_id", lambda *_: next(ids, "second"))
+    with pytest.raises(SourceChangedError, match="must end in the topic that it began with, whose id is first"):
+        Producer(topic, embedded.servers).run(source, journal=journal, every=every)
+    assert not json.loads(journal.read_text())["done"]
+    with pytest.raises(SourceChangedError, match="it was deleted and made again; remove the journal"):
+        Producer(topic, embedded.servers).run(source, journal=journal)
+
+
+def test_a_record_that_is_refused_before_it_is_sent_takes_its_transaction_back(real_kafka: Kafka) -> None:
+    """One that is too large for the queue; and a transaction is inside of no other."""
+    topic = real_kafka.create(real_kafka.topic)
+    with Producer(topic, real_kafka.servers, transactional_id=topic, queue_bytes=20_000) as producer:
+
+        def refused() -> None:
+            with producer.transaction():
+                producer.send(b"before")
+                producer.send(bytes(50_000))
+                producer.send(b"behind")
+
+        def nested() -> None:
+            with producer.transaction():
+                producer.send(b"outer")
+                with producer.transaction():
+                    producer.send(b"inner")
+
+        with pytest.raises(ProduceError, match="larger than queue_bytes.*none of its transaction is in the topic"):
+            refused()
+        with pytest.raises(ConfigError, match="a transaction must not be inside of another one"):
+            nested()
+        with producer.transaction():
+            producer.send(b"last")
+    assert values_in(real_kafka.servers, topic) == [[b"last"]]
