@@ -80,7 +80,10 @@ class LetterWriter(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where dead letters are kept. Nothing is opened before the first write or read."""
+    """Where dead letters are kept. Nothing is opened before the first write or read.
+
+    One that has `check_source(source)` is asked by a loader whether the letters of a source can be kept there.
+    """
 
     def writer(self) -> LetterWriter:
         """A new writer."""
@@ -121,6 +124,8 @@ class Outbox:
     """
 
     def __init__(self, source: Records, letters: DeadLetters | None) -> None:
+        if (check := getattr(letters, "check_source", None)) is not None:
+            check(source)
         self._source, self._letters = source, letters
         self._changed = sync.Condition()
         self._queue: deque[Letter] = deque()

@@ -63,6 +63,11 @@ class Connection:
             raise ConfigError(f"{topic}: config= must not set the options that {purpose}; found {', '.join(taken)}")
         return cls(topic, at, timeout, dict(config or {}))
 
+    def meets(self, other: Connection) -> bool:
+        """Whether it is the same topic, as far as the addresses tell."""
+        mine, its = (set(each.servers.split(",")) for each in (self, other))
+        return self.topic == other.topic and not mine.isdisjoint(its)
+
     def where(self, partition: int, offset: int) -> str:
         """A record's coordinates as text: `imagenet-train[3]@41872`."""
         return f"{self.topic}[{partition}]@{offset}"

@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from dali_feed.bad_records import Letter
@@ -18,7 +19,7 @@ from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG
 from dali_feed.external_sources.kafka.produce import topic_at
 from dali_feed.external_sources.kafka.rows import WHOLE, WholeRecord
-from dali_feed.external_sources.kafka.sender import Outcome, Sender
+from dali_feed.external_sources.kafka.sender import LARGER, Outcome, Sender
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.extents import Extents
@@ -81,6 +82,10 @@ class LetterSender:
             for place, letter in enumerate(letters):
                 sender.send(_record(letter), -1, place)
             sender.flush()
+            for place, outcome in list(outcomes.items()):
+                if isinstance(outcome, str) and outcome.startswith(LARGER):
+                    sender.send(_record(_without_value(letters[place], outcome)), -1, place)
+            sender.flush()
         except DaliFeedError as error:
             why = str(error)
         lost = [place for place in range(len(letters)) if isinstance(outcomes.get(place, ""), str | Exception)]
@@ -132,6 +137,13 @@ def _record(letter: Letter) -> Written:
     return Written(original.value, where if original.key is None else original.key, [*original.headers, *about])
 
 
+def _without_value(letter: Letter, why: str) -> Letter:
+    """What still fits of a letter that is too large for the topic."""
+    reason = f"{letter.reason}; without the record, which is {why}"
+    gone = letter.gone or letter.original is not None
+    return replace(letter, reason=reason, payload=b"", original=None, gone=gone)
+
+
 def _records(source: KafkaTopic, snapshot: Snapshot, *, aloud: bool) -> Iterator[tuple[tuple[int, int], WholeRecord]]:
     """All records of a topic with their partition and offset, an extent at a time; `aloud`, what cannot be read."""
     reader, slabs, unread = source.whole_reader(), SlabPool(), list[str]()
@@ -177,4 +189,7 @@ def _letter(full: WholeRecord) -> Letter:
 
 
 def _text(text: str) -> bytes:
-    return text.encode(errors="surrogateescape")
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a pair, which somebody's own error has quoted
+        return text.encode(errors="backslashreplace")

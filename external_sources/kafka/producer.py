@@ -24,6 +24,7 @@ from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.dead_letters import LetterSender, read_letters
 from dali_feed.external_sources.kafka.produce import Produced, ProduceRun, Tell, journal_lock, topic_at
 from dali_feed.external_sources.kafka.sender import CODECS, OURS, Outcome, Sender, is_packed
+from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.external_sources.kafka.writes import Headers, Writing, Written
 from dali_feed.formats.format import Format
 from dali_feed.records.source import LABEL, Source
@@ -293,9 +294,29 @@ class Producer:
 
         A record is written as it was, with headers that say where it stood and why it is bad. The topic must exist
         unless its broker makes topics by itself.
+
+        Raises ConfigError where the producer has `claim`, `by` or `transactional_id`, which letters have not.
         """
+        others = {"claim": self._claim, "transactional_id": self._transactional_id, "by": self._by != "key"}
+        if odd := [f"{name}=" for name, value in others.items() if value]:
+            raise ConfigError(
+                f"{self._to.topic}: a producer of dead letters sends each as it is, by its key and alone; found "
+                f"{', '.join(odd)}; leave it out"
+            )
         compression = "none" if self._compression == "auto" else self._compression
         return LetterSender(self._to, compression, self._queue_bytes)
+
+    def check_source(self, source: object) -> None:
+        """Raise ConfigError where letters of that source cannot be kept here: see `writer`, and those of a stream.
+
+        They would be its next records, and bad ones again, without an end.
+        """
+        self.writer()
+        if isinstance(source, KafkaStream) and source.reads(self._to):
+            raise ConfigError(
+                f"{self._to.topic}: dead letters must go into another topic than the stream reads, which would read "
+                "them again, and so for ever; give the producer another topic"
+            )
 
     def read(self) -> Iterator[Letter]:
         """Every dead letter in the topic once: of those with the same `source` and `where` the last.

@@ -80,6 +80,7 @@ _RIGHTS = (
     "producing needs the rights Describe and Write on the topic, and with transactions Write on the transactional id "
     "and Read on the group, of a run both named dali_feed-produce-*"
 )
+LARGER = "larger than"  # a refusal of one record for its size begins so
 WAIT_SECONDS = 0.2
 TRANSACTION_SECONDS = 60.0
 SLICE = 5.0
@@ -181,7 +182,7 @@ class Sender:
                 break
             except BufferError:
                 if not len(self._client):  # nothing is before it
-                    self._settle(token, 0, f"larger than queue_bytes, {self._queue_bytes}")
+                    self._settle(token, 0, f"{LARGER} queue_bytes, {self._queue_bytes}")
                     break
                 since = since or time.monotonic()
                 self._client.poll(WAIT_SECONDS)
@@ -351,7 +352,7 @@ class Sender:
     def _why_refused(self, error: KafkaError) -> str:
         """Why a record was refused. It is a reason that others have too: no numbers of its own."""
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return f"larger than max.message.bytes of the topic{'' if self._largest is None else f', {self._largest}'}"
+            return f"{LARGER} max.message.bytes of the topic{'' if self._largest is None else f', {self._largest}'}"
         return error.str()
 
 

@@ -26,6 +26,7 @@ from dali_feed.checks import number
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.codec import Codec
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import check_same, some
 from dali_feed.external_sources.kafka.group import ConsumerGroup, Membership
 from dali_feed.external_sources.kafka.live_reader import KafkaLiveReader
@@ -313,6 +314,10 @@ class KafkaStream(TopicSource, Stream):
             return self._topic().members()
         except SourceEmptyError:
             return ()
+
+    def reads(self, to: Connection) -> bool:
+        """Whether its records are of that topic."""
+        return self._to.meets(to)
 
     def live(
         self,
