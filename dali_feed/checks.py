@@ -64,11 +64,14 @@ def dtype_of(value: DTypeLike) -> np.dtype[Any]:
 
 
 def array_of(subject: str, value: Any) -> NDArray[Any]:
-    """A user's numbers as an array. ConfigError for rows of different lengths."""
+    """A user's integers as an array. ConfigError for rows of different lengths, and for places without a number."""
+    rule = f"{subject} must be a flat sequence of integers"
+    if isinstance(value, np.ma.MaskedArray):
+        raise ConfigError(f"{rule}; found a masked array; fill it: array.filled(0)")
     try:
         return np.asarray(value)
     except ValueError as error:
-        raise ConfigError(f"{subject} must be a flat sequence of integers; found rows of different lengths") from error
+        raise ConfigError(f"{rule}; found rows of different lengths") from error
 
 
 def path_of(subject: str, value: object) -> str:

@@ -59,6 +59,12 @@ MISTAKES: list[tuple[Callable[[Path], Any], type[DaliFeedError], str]] = [
     (lambda _: Number("x", "f4,,f4"), ConfigError, "dtype must be an int, float or bool type.*found 'f4,,f4'"),
     (lambda _: Boxes("x", min_size=LETTER), ConfigError, "min_size must be a number above 0, or None; found 'a'"),
     (lambda _: FileList(["a", "b", "c"], RAGGED), ConfigError, "FileList: labels must be .* different lengths"),
+    (
+        lambda _: FileList(["a"], np.ma.masked_array([7], [True])),
+        ConfigError,
+        "FileList: labels must .* masked array; ",
+    ),
+    (lambda _: Table(TABLE, rows=np.ma.masked_array([0], [True])), ConfigError, "rows must be .* found a masked array"),
     (lambda _: FileList(["a"], [0], classes=THREE), ConfigError, "FileList: classes must be a sequence of names"),
     (lambda _: FileList(["a\0b"]).snapshot(), SourceNotFoundError, "the files must exist"),
     (lambda folder: FileList.from_folder(folder, LISTED), ConfigError, r"tuple of such; found \['.jpg'\]"),
