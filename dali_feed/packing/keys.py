@@ -100,9 +100,9 @@ def _of_files(paths: Sequence[str]) -> list[str] | None:
 
 
 def _is_key(name: str) -> bool:
-    """Whether a file of a tar that begins so and goes on with a dot is of a sample that is called so."""
+    """Whether a file of a tar that begins so and goes on with a dot is of a sample that is called so, inside of it."""
     encoded = os.fsencode(name)
-    return bool(name) and key_length(encoded + b".") == len(encoded)
+    return bool(name) and ".." not in name.split("/") and key_length(encoded + b".") == len(encoded)
 
 
 def _of_shards(source: ShardSet, kind: str) -> Keys:

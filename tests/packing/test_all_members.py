@@ -132,6 +132,16 @@ def test_folders_that_readers_of_tar_files_skip(tmp_path: Path) -> None:
     assert ShardSet(str(tmp_path / "plain.tar")).snapshot().positions == 4
 
 
+def test_no_file_of_a_tar_leaves_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths that go up are no names of samples: who unpacks the tar would write there."""
+    (tmp_path / "in").mkdir()
+    for name in ("a.jpg", "in/b.jpg"):
+        (tmp_path / name).write_bytes(jpeg(0))
+    monkeypatch.chdir(tmp_path / "in")
+    pack(FileList(["../a.jpg", "b.jpg"]), tmp_path / "set.dfset")
+    assert named(tmp_path / "set-000000.tar") == ["000000000.jpg", "000000001.jpg"]
+
+
 def test_sets_by_braces(tmp_path: Path) -> None:
     """In a set's path, and in the names of its shards."""
     for k in range(3):
