@@ -29,6 +29,8 @@ from dali_feed.external_sources.kafka.writes import Headers, Writing, Written
 from dali_feed.formats.format import Format
 from dali_feed.records.source import LABEL, Source
 
+Given = bytes | bytearray | memoryview | str | None
+
 
 class Delivered(NamedTuple):
     """Where a record stands in the topic."""
@@ -112,9 +114,9 @@ class Producer:
 
     def send(
         self,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: Headers = (),
+        value: Given,
+        key: Given = None,
+        headers: Headers | Mapping[str, str | bytes | None] = (),
         *,
         partition: int | None = None,
         timestamp: int | None = None,
@@ -122,9 +124,9 @@ class Producer:
         """Send a record; it waits while the queue is full.
 
         Args:
-            value: its bytes; None: a tombstone, which deletes its key in a compacted topic.
+            value: its bytes, or a text, sent in UTF-8; None: a tombstone, which deletes its key in a compacted topic.
             key: its key.
-            headers: names and values, in order.
+            headers: names and values, in order; or values by name.
             partition: None: its key's; of a record without a key any, or with by="turn" the next one.
             timestamp: milliseconds since 1970; None: now.
 
@@ -133,8 +135,17 @@ class Producer:
             ProduceError where this record is refused, else the one that `flush` raises.
 
         Raises what `flush` does; SourceNotFoundError where there is no such topic; and ConfigError for no partition of
-        it, and outside of a transaction where there are some.
+        it, for what is none of these, and outside of a transaction where there are some.
         """
+        try:
+            return self._send(_bytes(value), _bytes(key), headers, partition, timestamp or 0)
+        except (TypeError, UnicodeError, OverflowError) as error:
+            rule = "value, key and headers' values must be bytes or texts, partition and timestamp whole numbers"
+            raise ConfigError(f"{self._to.topic}: {rule}; {error}") from error
+
+    def _send(
+        self, value: bytes | None, key: bytes | None, headers: Any, partition: int | None, timestamp: int
+    ) -> Future[Delivered]:
         sender = self._opened(value)
         if self._transactional_id is not None and not sender.in_transaction:
             msg = f"{self._to.topic}: with transactional_id= send() must be called in `with producer.transaction():`"
@@ -147,9 +158,10 @@ class Producer:
                 rule = f"partition must lie in 0..{self._partitions - 1}"
                 raise ConfigError(f"{self._to.topic}: {rule}; found {partition}")
         self._sent += 1
-        record = Written(value, key, list(headers), timestamp or 0)
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+        record = Written(value, key, pairs, timestamp)
         if self._claim is not None and (claim := self._claim.stored(value)):
-            record = record._replace(value=b"", headers=[*headers, *claim])
+            record = record._replace(value=b"", headers=[*pairs, *claim])
         delivered: Future[Delivered] = Future()
         delivered.set_running_or_notify_cancel()  # what was sent cannot be called back
         sender.send(record, partition, delivered)
@@ -354,6 +366,12 @@ class Producer:
                 f"forked from {maker}; make one after the fork, or spawn"
             )
         return sender
+
+
+def _bytes(value: Given) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else bytes(memoryview(value))
 
 
 def _settle(topic: str, delivered: Future[Delivered], _: int, outcome: Outcome) -> None:

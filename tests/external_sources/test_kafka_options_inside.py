@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kit.broker.handle import Kafka
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic, Producer, Secret
@@ -44,3 +46,36 @@ def test_a_producer_keeps_what_makes_a_delivery_safe() -> None:
     config = {"default.topic.config": {"partitioner": "random", "acks": "1"}}
     with pytest.raises(ConfigError, match=r"must not set the options that make a delivery safe; found default\.topic"):
         Producer("t", "127.0.0.1:1", config=config)
+
+
+def test_what_is_sent_is_bytes_or_a_text(embedded: Kafka) -> None:
+    """Any bytes are; headers may be a dict."""
+    topic = embedded.create(embedded.topic)
+    sent: list[Any] = ["text", bytearray(b"array"), memoryview(b"view"), b"bytes", None]
+    for first in sent:  # it says how all are compressed
+        with Producer(topic, embedded.servers) as producer:
+            producer.send(first, "key", {"label": b"1"})
+    source = KafkaTopic(topic, embedded.servers)
+    found = [source.original(0, n) for n in range(len(sent))]
+    assert [each and each.value for each in found] == [b"text", b"array", b"view", b"bytes", None]
+    assert all(each and (each.key, each.headers) == (b"key", (("label", b"1"),)) for each in found)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"value": 5},
+        {"key": 7},
+        {"headers": [("label", 1)]},
+        {"headers": 1},
+        {"partition": "1"},
+        {"timestamp": 1.5},
+        {"value": "\ud800"},
+    ],
+)
+def test_what_cannot_be_sent_is_an_error_of_ours(embedded: Kafka, odd: dict[str, Any]) -> None:
+    """It was Python's or the client's own, and the next record goes on."""
+    with Producer(embedded.create(embedded.topic), embedded.servers) as producer:
+        with pytest.raises(ConfigError, match=r"value, key and headers' values must be bytes or texts"):
+            producer.send(**{"value": b"a"} | odd)
+        assert producer.send(b"next").result(60).offset == 0
