@@ -83,12 +83,16 @@ class Epochs(Positions):
         return self._token is not None and self._token is not self._dropped
 
     def count(self) -> int:
-        return len(self.planning.counts(self.epoch))
+        return self.planning.count(self.epoch)
 
-    def left(self) -> int:
+    def left(self, *, of_next: bool = False) -> int:
         at, planning = self._position, self.planning
-        epoch, consumed = at.place if self._under_way else at.next
+        epoch, consumed = at.place if self._under_way and not of_next else at.next
+        if of_next and self._wanted not in (None, epoch):
+            consumed = 0
         plan = planning.known(epoch)
+        if plan is None and planning.measured and not consumed:
+            return planning.count(epoch)
         if plan is None:  # a sampler is not asked for an epoch before that begins: all of its epochs are as long
             mixes = planning.snapshot.mix is not None
             plan = planning.foreseen(epoch) if mixes else planning.plan(at.epoch)

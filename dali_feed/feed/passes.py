@@ -197,8 +197,11 @@ class Positions(ABC):
         """Batches in an epoch. TypeError for a stream."""
 
     @abstractmethod
-    def left(self) -> int:
-        """Batches that the pass under way still gives, or, if there is none, the next one. TypeError for a stream."""
+    def left(self, *, of_next: bool = False) -> int:
+        """Batches that the pass under way still gives, or, if there is none, the next one. TypeError for a stream.
+
+        `of_next`: the next one in any case.
+        """
 
     def at_end(self) -> bool:
         """Whether a state was loaded of an epoch's end."""

@@ -29,6 +29,8 @@ from dali_feed.plan.batching import (
     digest_of,
     go_back,
     indices_of,
+    length_of,
+    put_back,
     read_order,
     state_of,
 )
@@ -314,6 +316,20 @@ class Planning:
         """How many slots of each lane every batch takes, from where `consumed` of a lane have been given."""
         return self.counts_of(self.plan(epoch), consumed)
 
+    @property
+    def measured(self) -> bool:
+        """Whether a sampler gives the order, and its length before: not one of random numbers, which `len` may draw."""
+        return bool(length_of(self._sampler)) and state_of(self._sampler) is None
+
+    def count(self, epoch: int) -> int:
+        """How many batches it has. A sampler that says its length is not read for it: it may change before the loop."""
+        samples = length_of(self._sampler) if self.measured and self.known(epoch) is None else None
+        if samples is None:
+            return len(self.counts(epoch))
+        lanes = self.shares.lanes
+        length = samples // lanes if self.drop_last else -(-samples // lanes)
+        return len(self.shares.counts(length, drop_last=self.drop_last))
+
     def counts_of(self, plan: Plan, consumed: int) -> list[int]:
         """The same of a plan."""
         return self.shares.counts(plan.lane_length - consumed, drop_last=self.drop_last)
@@ -342,7 +358,7 @@ class Planning:
         """
         snapshot, order, shares = self.snapshot, self.order, self.shares
         window = sum(samples for samples, _, _ in self.windows)
-        batches, ranks = len(self.counts(epoch)), _many(shares.world_size, "rank")
+        batches, ranks = self.count(epoch), _many(shares.world_size, "rank")
         samples, megabytes = len(snapshot), snapshot.record_bytes / 1e6
         if self.sampled:
             how = "the sampler's"
@@ -378,8 +394,18 @@ class Planning:
     def restored(self, state: Mapping[str, Any], decode: Decode | None) -> Self:
         """The planning to go on with from `state`, on the source as it was then; this one stays as it is.
 
-        Raises StateError that lists every difference where the state was made for something else.
+        Raises StateError that lists every difference where the state was made for something else; the sampler then
+        stands where it stood.
         """
+        before, number = state_of(self._sampler), self.sampler_epoch.number
+        try:
+            return self._restored(state, decode)
+        except BaseException:
+            with self.sampler_epoch.ours():
+                put_back(self._sampler, before, number)
+            raise
+
+    def _restored(self, state: Mapping[str, Any], decode: Decode | None) -> Self:
         planning, pin = copy.copy(self), state["source"].get("pin")
         if pin is not None and (
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")

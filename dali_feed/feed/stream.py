@@ -81,7 +81,7 @@ class StreamPosition(Positions):
         """A TypeError."""
         self.endless("batches")
 
-    def left(self) -> int:
+    def left(self, *, of_next: bool = False) -> int:
         """A TypeError."""
         self.endless("batches left")
 

@@ -23,6 +23,7 @@ from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.external_sources.table import Table
 from dali_feed.loader.dataset_source import parts_of
 from dali_feed.loader.functions import split
+from dali_feed.plan.batching import length_of
 from dali_feed.records.source import Source
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
@@ -421,6 +422,7 @@ def _table(dataset: Any, table: Any, image: str | None) -> Table:
 
 _ACTS = ("transform", "target_transform", "transforms")  # what it does to a sample: another object is another one
 _HOLDS = ("samples", "imgs", "targets", "indices")  # which samples there are
+_COUNT = "number of samples"
 _NUMBERS = ("_fingerprint",)  # of a Hugging Face dataset, which has another one after set_transform() and its kind
 
 
@@ -428,12 +430,12 @@ class Unchanged:
     """A dataset as it is now, with those inside it."""
 
     def __init__(self, dataset: object) -> None:
-        self._parts = [(part, _seen(part)) for part in parts_of(dataset)]
+        self._parts = [(part, _seen(part, counted=part is dataset)) for part in parts_of(dataset)]
 
     def check(self) -> None:
-        """Raise a ConfigError where something has been put in another's place since."""
+        """Raise a ConfigError where something has been put in another's place since, or samples came or went."""
         for part, before in self._parts:
-            now = _seen(part)
+            now = _seen(part, counted=_COUNT in before)
             for name in before | now:
                 if not _same(name, before.get(name), now.get(name)):
                     raise ConfigError(
@@ -443,10 +445,12 @@ class Unchanged:
                     )
 
 
-def _seen(part: object) -> dict[str, Any]:
+def _seen(part: object, *, counted: bool) -> dict[str, Any]:
+    """What is compared of it; `counted`: its length too, if it has one. That of what it is made of decides nothing."""
     attributes = getattr(part, "__dict__", {})
     seen = {name: attributes[name] for name in (*_ACTS, *_HOLDS, *_NUMBERS) if name in attributes}
-    return seen | {f"number of {name}": len(seen[name]) for name in _HOLDS if name in seen}  # cut in place
+    seen |= {f"number of {name}": length_of(seen[name]) for name in _HOLDS if name in seen}  # cut in place
+    return seen | {_COUNT: length_of(part)} if counted else seen
 
 
 def _same(name: str, before: Any, now: Any) -> bool:
@@ -454,6 +458,13 @@ def _same(name: str, before: Any, now: Any) -> bool:
         return True
     if name in _ACTS or before is None or now is None:
         return False
-    if name in _HOLDS:
-        return len(before) == len(now) and all(one == other for one, other in zip(before, now, strict=True))
-    return bool(before == now)
+    if name in _HOLDS and length_of(before) is not None and length_of(now) is not None:
+        return len(before) == len(now) and all(map(_equal, before, now))
+    return _equal(before, now)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except (ValueError, RuntimeError):  # arrays and tensors of several values
+        return np.array_equal(one, other)

@@ -5,7 +5,8 @@ position k is dataset[k], whatever is asked of it. The header check, the rescue 
 resume hold as for files, because images go on as encoded files or as PPM, which engines read without a decoder.
 
 Whether a dataset may be called by several threads cannot be seen (one that seeks in a file it keeps open gives wrong
-bytes without an error), so one reader thread calls it unless `Tuning(readers=)` says otherwise.
+bytes without an error), so one thread at a time calls it unless `Tuning(readers=)` says otherwise: each loader has one
+reader, and loaders over parts of one dataset, such as random_split's, take turns.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed import sync
 from dali_feed.columns import Array, Image, Number, Text
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
 from dali_feed.external_sources.files import IMG_EXTENSIONS, load_file
+from dali_feed.plan.batching import length_of
 from dali_feed.records.source import (
     Block,
     Fault,
@@ -46,6 +50,27 @@ _ENCODED = "image of "  # what stands before a member's name where its encoded i
 _BYTES = (bytes, bytearray, memoryview)
 
 
+_locks: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by the id() of a dataset that has none inside it
+_new_locks = sync.Lock()  # guards that
+
+
+class Turn:
+    """What a thread has while it calls a dataset: others wait that call one made of the same datasets."""
+
+    def __init__(self, dataset: Any) -> None:
+        innermost = {id(part) for part in parts_of(dataset) if all(each is part for each in parts_of(part))}
+        with _new_locks:
+            self._locks = [_locks.setdefault(at, sync.Lock()) for at in sorted(innermost)]  # one order: no deadlock
+
+    def __enter__(self) -> None:
+        for lock in self._locks:
+            lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self._locks:
+            lock.release()
+
+
 class DatasetSource(Source):
     """The samples of a map-style dataset, whose members are its keys, or its places: "0", "1".
 
@@ -53,19 +78,22 @@ class DatasetSource(Source):
         dataset: has `__len__` and `__getitem__`. A sample is a mapping, a tuple, or one value. An image is a path that
             ends like an image's, the bytes of an encoded one, a PIL image, or uint8 (height, width, 3) or
             (height, width); a tensor may be (3, height, width) too.
+        together: several threads may call it.
 
     Raises:
         SourceEmptyError: it has no sample.
         ConfigError: its first sample cannot be had.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *, together: bool = False) -> None:
         self._dataset, self._count = dataset, len(dataset)
+        self._turn = contextlib.nullcontext() if together else Turn(dataset)
         self._title = title_of(dataset)
         if not self._count:
             raise SourceEmptyError(f"{self._title}: must have samples; found none")
         try:
-            first = dataset[0]
+            with self._turn:
+                first = dataset[0]
         except Exception as error:
             msg = f"{self._title}: its first sample must be there; found {type(error).__name__}: {error}"
             raise ConfigError(msg) from error
@@ -109,7 +137,7 @@ class DatasetSource(Source):
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
         """A reader that calls `__getitem__`."""
         check_known((name.removeprefix(_ENCODED) for name in members), self._first, self._title)
-        return _DatasetReader(self._dataset, self._title, self._count, tuple(members), stop)
+        return _DatasetReader(self._dataset, self._title, self._count, tuple(members), stop, self._turn)
 
     def where(self, partition: int, position: int) -> str:
         """`Pictures#118`."""
@@ -121,10 +149,10 @@ class _DatasetReader(RowReader):
     """Calls a dataset for each position, and keeps the members that were asked for."""
 
     def __init__(
-        self, dataset: Any, title: str, count: int, members: tuple[str, ...], stop: threading.Event | None
+        self, dataset: Any, title: str, count: int, members: tuple[str, ...], stop: threading.Event | None, turn: Any
     ) -> None:
         super().__init__(title, count, stop)
-        self._dataset, self._members = dataset, members
+        self._dataset, self._members, self._turn = dataset, members, turn
 
     def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
         del partition
@@ -132,7 +160,9 @@ class _DatasetReader(RowReader):
         for row, at in enumerate(position.tolist()):
             self._check_stop()
             try:
-                sample = _members_of(self._dataset[at])
+                with self._turn:
+                    sample = _members_of(self._dataset[at])
+                    _load(sample.get(name.removeprefix(_ENCODED)) for name in self._members)
                 for name in self._members:
                     value = sample.get(name.removeprefix(_ENCODED))
                     if name.startswith(_ENCODED) and value is not None:
@@ -157,6 +187,13 @@ def _members_of(sample: Any) -> dict[str, Any]:
 def _is_pil(value: Any) -> bool:
     kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
     return kind is not None and isinstance(value, kind)
+
+
+def _load(values: Iterable[Any]) -> None:
+    """Read images that Pillow has opened and no more: their file may be one that the dataset keeps open."""
+    for value in values:
+        if _is_pil(value):
+            value.load()
 
 
 def _pixels(value: Any) -> np.ndarray[Any, Any] | None:
@@ -268,16 +305,18 @@ def _chosen(dataset: Any) -> str:
     """What makes Subsets different from others of the same size, wherever in it they are; "" of any other dataset."""
     parts = list[str]()
     for part in parts_of(dataset):
-        indices = getattr(part, "indices", None)
-        if indices is not None and not callable(indices):
+        indices: Any = getattr(part, "indices", None)
+        if length_of(indices) is not None and not callable(indices):
             parts.append(hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16])
         parts.append(str(getattr(part, "_fingerprint", "")))  # of Hugging Face's
     return " ".join(filter(None, parts))
 
 
-def parts_of(dataset: Any) -> Iterator[Any]:
-    """A dataset and what it is made of: a Subset's whole, the parts of a ConcatDataset."""
+def parts_of(dataset: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """A dataset and what it is made of: a Subset's whole, the parts of a ConcatDataset. `around`: what it is inside."""
+    if any(dataset is other for other in around):
+        return
     yield dataset
     inside, several = getattr(dataset, "dataset", None), getattr(dataset, "datasets", None)
     for part in [inside] if inside is not None else several if isinstance(several, list | tuple) else ():
-        yield from parts_of(part)
+        yield from parts_of(part, (*around, dataset))

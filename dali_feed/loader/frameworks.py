@@ -161,7 +161,7 @@ class Skipped:
 
     def __len__(self) -> int:
         """Batches of the next pass."""
-        return max(0, int(self.loader.batches_left) - self.batches)
+        return max(0, int(self.loader._now.left(of_next=True)) - self.batches)
 
     def __iter__(self) -> Iterator[Any]:
         """The next pass."""

@@ -135,7 +135,7 @@ def _by_samples(loader: DataLoader, why: str) -> Lowered | str:
     plain = plain or type(dataset).__module__.startswith("datasets.")  # Hugging Face's are read as rows, or not at all
     if not wanted or plain or not hasattr(dataset, "__getitem__") or length_of(dataset) is None:
         return why
-    source = DatasetSource(dataset)
+    source = DatasetSource(dataset, together=loader.tuning.readers not in (1, Tuning().readers))
     return Lowered(source) if loader.columns is not None or source.has_image else why
 
 
@@ -599,7 +599,7 @@ class _Tensors(Iterator[Any]):
             return len(self._batches)
         if isinstance(self._loader.dataset, IterableDataset):
             raise TypeError("an iterable-style dataset does not say how many batches are still to come")
-        return max(0, self._loader.batches_left - self._skipped)
+        return max(0, self._loader._now.left(of_next=True) - self._skipped)
 
     def __next__(self) -> Any:
         timeout = self._loader.timeout

@@ -450,9 +450,9 @@ class Iterations(TorchEpochs):
         """What torch says, which may be a TypeError."""
         return len(self._torch.loader)
 
-    def left(self) -> int:
+    def left(self, *, of_next: bool = False) -> int:
         """The same: TypeError for a pass that is under way."""
-        if self._under_way:
+        if self._under_way and not of_next:
             raise TypeError(_NO_LENGTH)
         return self.count()
 

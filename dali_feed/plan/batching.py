@@ -206,6 +206,11 @@ class SamplerEpoch:
         # signal's handler may save a state.
         self._lock = sync.RLock()
 
+    @property
+    def number(self) -> int | None:
+        """Of that epoch; None where the sampler has none."""
+        return _epoch_in(self._sampler)
+
     @contextmanager
     def ours(self) -> Iterator[None]:
         """What its `set_epoch` is called with inside is not the user's word."""
@@ -346,6 +351,21 @@ def go_back(sampler: Any, state: Mapping[str, Any], epoch: int, samples: int) ->
     wanted = ", ".join(kinds.get(kind, kind) for kind in state) or "of no kind"
     msg = f"state: was taken with a sampler {wanted}; found {type(inner).__name__}. Give the loader such a sampler"
     raise StateError(msg)
+
+
+def put_back(sampler: Any, state: Mapping[str, Any] | None, epoch: int | None) -> None:
+    """Let it stand where it stood, by what `state_of` said and by the number of its epoch, as if it was not read."""
+    if epoch is not None:
+        sampler.set_epoch(epoch)
+    inner = _inner(sampler)
+    if state is None:
+        return
+    if "own" in state:
+        inner.load_state_dict(state["own"])
+    elif "generator" in state:
+        inner.generator.set_state(_bytes(state["generator"]))
+    else:
+        sys.modules["torch"].set_rng_state(_bytes(state["torch"]))
 
 
 def _bytes(text: str) -> Any:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from kit.numbered import Numbers, flat, ours, scripted
-from torch.utils.data import DistributedSampler, Sampler
+from torch.utils.data import DistributedSampler, RandomSampler, Sampler
 
 from dali_feed import DataLoader
+from dali_feed.errors import StateError
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_feed.errors.FallbackWarning")
 
@@ -142,3 +143,70 @@ def test_the_last_word_counts() -> None:
         sampler.set_epoch(4)
         assert [n for batch in loader for n in flat(batch)] == order(dealt(), 4)
         assert loader.epoch == 5
+
+
+def numbers(loader: DataLoader) -> list[int]:
+    """The numbers of an epoch."""
+    return [n for batch in loader for n in flat(batch)]
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("asks", ["len", "batches_left", "describe", "len(iter)", "len(skip)"])
+def test_a_sampler_is_read_when_its_epoch_begins(asks: str, data: str) -> None:
+    """A length is the sampler's word, so what is changed between a progress bar and the loop holds."""
+    order = list(range(COUNT))
+    with ours(DATA[data](), sampler=order) as loader:
+        for _ in range(2):
+            ASKS[asks](loader)
+            order.reverse()
+            assert numbers(loader) == order
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_a_refused_state_leaves_the_sampler_as_it_was(data: str) -> None:
+    """Later epochs are those of a loader that was given no state, by a generator of its own and by torch's."""
+
+    def made(seed: int, generator: torch.Generator | None) -> DataLoader:
+        return ours(DATA[data](), sampler=RandomSampler(range(COUNT), generator=generator), seed=seed)
+
+    for own in (True, False):
+        given = []
+        for refused in (False, True):
+            torch.manual_seed(3)
+            with made(1, torch.Generator().manual_seed(7) if own else None) as other:
+                numbers(other)
+                next(iter(other))
+                foreign = other.state_dict()
+            torch.manual_seed(3)
+            with made(0, torch.Generator().manual_seed(7) if own else None) as loader:
+                numbers(loader)
+                if refused:
+                    with pytest.raises(StateError, match="seed"):
+                        loader.load_state_dict(foreign)
+                given.append([numbers(loader), numbers(loader)])
+        assert given[0] == given[1]
+
+
+def test_a_refused_state_leaves_the_samplers_epoch() -> None:
+    """It is no word of the user's that the state's epoch was tried."""
+    with ours(Numbers(COUNT), sampler=dealt(), seed=1) as other:
+        other.set_epoch(6)
+        foreign = other.state_dict()
+    sampler = dealt()
+    with ours(Numbers(COUNT), sampler=sampler) as loader:
+        sampler.set_epoch(2)
+        with pytest.raises(StateError, match="seed"):
+            loader.load_state_dict(foreign)
+        assert sampler.epoch == 2
+        assert numbers(loader) == order(dealt(), 2)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_the_length_of_what_is_skipped_to_is_the_next_pass(data: str) -> None:
+    """Not of the pass that is under way."""
+    with ours(DATA[data]()) as loader:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        skipped = loader.skip(2)
+        assert len(skipped) == len(list(skipped)) == 2
