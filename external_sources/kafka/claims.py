@@ -108,7 +108,7 @@ def weight_of(message: Message) -> int:
     """Bytes of a record, with what its claim says of the payload."""
     size = len(message)
     if message.value() == b"":
-        claim = claim_in(headers_of(message) or ())
+        claim = claim_in(headers_of(message))
         if isinstance(claim, ClaimHeaders):
             size += min(claim.size, LARGEST)
     return size

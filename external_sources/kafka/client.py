@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from operator import methodcaller
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +30,6 @@ SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
 CLOSE_SECONDS = 1.5
 AGAIN_SECONDS = 30.0  # until a token that could not be had is asked for again
 UNREADABLE: list[Any] = []  # in the place of headers that cannot be given
-_HEADERS = methodcaller("headers")
 _FREED = (32 << 20) - (64 << 10)  # bytes; glibc learns from nothing larger than 32 MB
 _Client = TypeVar("_Client")
 
@@ -131,18 +129,19 @@ def _client(kind: Callable[[dict[str, Any]], _Client], to: Connection, settings:
         raise ConfigError(msg) from None  # which may show a value as it was given
 
 
-def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
-    """The headers of a record; None where a name is not UTF-8, so that confluent_kafka cannot give any of them.
+def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]]:
+    """The headers of a record; UNREADABLE where a name is not UTF-8, so that confluent_kafka cannot give any of them.
 
-    Such a list has holes in it, at which whoever is given it crashes: it is replaced. A plain call would give it too,
-    once Python has learned of which kind the method is and looks for errors no more.
+    Such a list has holes in it, at which whoever is given it crashes: it is replaced. `message.headers()` would give it
+    too, once Python has learned of which kind the method is and looks for errors no more; a bound one it looks at.
     """
     headers: Any
+    bound = message.headers
     try:
-        headers = _HEADERS(message)
+        headers = bound()
     except SystemError:
         message.set_headers(headers := UNREADABLE)
-    return None if headers is UNREADABLE else headers or ()
+    return () if headers is None else headers
 
 
 def modest(config: Mapping[str, Any]) -> dict[str, int]:

@@ -19,7 +19,7 @@ import numpy as np
 from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import CLAIM, Claims, claimed, weight_of
-from dali_feed.external_sources.kafka.client import headers_of
+from dali_feed.external_sources.kafka.client import UNREADABLE, headers_of
 from dali_feed.external_sources.kafka.codec import CODEC, Codec, decoded
 from dali_feed.formats.format import Format
 from dali_feed.records.extents import Int64s, pack_ids
@@ -33,6 +33,7 @@ EVERY = "headers.*"  # a dict of all headers that a record has
 PAIRS = "headers[]"  # all headers as they are, in order
 WHOLE = "record[]"  # all that a record has, as it is
 NONE = -1  # in the place of a memory: the record has no such part, or a null
+_UNNAMED = "the names of its headers must be UTF-8; one is not; its producer must send another name"
 _CHUNKS, _LARGE = 8, 64  # a slab is taken in so many chunks; a part above such a share of it has memory of its own
 
 
@@ -150,14 +151,18 @@ class Cells:
         self._there[row] = 1
 
     def _take_headers(self, row: int, message: Message, wanted: Mapping[str, int]) -> None:
-        for name, text in self._all_headers(row, message):
+        headers = headers_of(message)
+        if headers is UNREADABLE:
+            self.spoilt(row, _UNNAMED)
+        for name, text in headers:
             if (first := wanted.get(name)) is not None:
                 self._put(first + row, text)  # the last one counts, as Kafka's lastHeader has it
 
     def _all_headers(self, row: int, message: Message) -> Sequence[tuple[str, bytes | None]]:
-        if (headers := headers_of(message)) is None:
-            self.spoilt(row, "the names of its headers must be UTF-8; one is not; its producer must send another name")
-        return headers or ()
+        headers = headers_of(message)
+        if headers is UNREADABLE:
+            self.spoilt(row, _UNNAMED)
+        return headers
 
     def spoilt(self, row: int, reason: str) -> None:
         """The record of a row cannot be read."""

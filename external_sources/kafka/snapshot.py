@@ -165,7 +165,7 @@ def weigher(claims: Claims | None) -> Weigh:
     payload = len if claims is None else weight_of
 
     def weigh(message: Message) -> int:
-        headers = headers_of(message) or ()
+        headers = headers_of(message)
         return max(payload(message), len(message.key() or b"") + sum(len(text or b"") for _, text in headers))
 
     return weigh
