@@ -182,7 +182,7 @@ def load_journal(path: Path) -> Journal | None:
         Tally.of(journal.tally)
         odd = [name for name, kind in _KINDS.items() if not isinstance(fields[name], kind)]
         fits = version == VERSION and partitions > 0 and position >= 0
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         msg = f"{path}: a journal must be what a run wrote; {type(error).__name__}: {error}; give another journal="
         raise StateError(msg) from error
     if odd or not fits:

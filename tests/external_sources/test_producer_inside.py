@@ -145,7 +145,7 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
         Producer(topic, embedded.servers).run(source, journal=journal)
     told = json.loads(journal.read_text())
     odd: Any = ({"version": 2}, {"position": 5}, {"partitions": 0}, {"partitions": "x"}, {"options": []}, {"pin": 5})
-    for text in ("{}", "no", "[]", *(json.dumps(told | {"done": False} | each) for each in odd)):
+    for text in ("{}", "no", "[]", "[" * 100_000, *(json.dumps(told | {"done": False} | each) for each in odd)):
         journal.write_text(text)
         with pytest.raises(StateError, match=f"^{journal}: "):
             Producer(topic, embedded.servers).run(source, journal=journal)
