@@ -21,7 +21,7 @@ from kit.produced import numbered, shard_of, values_in
 from dali_feed.bad_records import KINDS, Tally
 from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
 from dali_feed.external_sources import Producer
-from dali_feed.external_sources.kafka import ahead, sender
+from dali_feed.external_sources.kafka import ahead, produce, sender
 from dali_feed.external_sources.kafka.ahead import Numbered, made_ahead
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
@@ -280,8 +280,9 @@ def test_a_topic_that_was_made_again_meanwhile_ends_the_run(
     """What was acknowledged before has gone with it: the run is not done, and its journal is of no use any more."""
     source, topic, journal = shard_of(tmp_path, numbered(4)), embedded.create(embedded.topic), tmp_path / "journal"
     ids = iter(["first"])
-    monkeypatch.setattr(Cluster, "has_controller", lambda _: True)
-    monkeypatch.setattr(Cluster, "topic_id", lambda *_: next(ids, "second"))
+    # The embedded broker's topics have no ids.
+    monkeypatch.setattr(produce, "topic_at", lambda _: (1, next(ids, "second"), None))
+    monkeypatch.setattr(Cluster, "topic_id", lambda _: "second")
     with pytest.raises(SourceChangedError, match="must end in the topic that it began with, whose id is first"):
         Producer(topic, embedded.servers).run(source, journal=journal, every=every)
     assert not json.loads(journal.read_text())["done"]
