@@ -323,7 +323,7 @@ class Planning:
 
     def count(self, epoch: int) -> int:
         """How many batches it has. A sampler that says its length is not read for it: it may change before the loop."""
-        samples = length_of(self._sampler) if self.measured and self.known(epoch) is None else None
+        samples = length_of(self._sampler) if self.known(epoch) is None and self.measured else None
         if samples is None:
             return len(self.counts(epoch))
         lanes = self.shares.lanes

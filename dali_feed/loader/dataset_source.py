@@ -55,16 +55,26 @@ _new_locks = sync.Lock()  # guards that
 
 
 class Turn:
-    """What a thread has while it calls a dataset: others wait that call one made of the same datasets."""
+    """What a thread has while it calls a dataset: others wait that call one made of the same datasets.
+
+    A dataset that makes a loader of itself while it is called has its turn already.
+    """
 
     def __init__(self, dataset: Any) -> None:
         innermost = {id(part) for part in parts_of(dataset) if all(each is part for each in parts_of(part))}
         with _new_locks:
-            self._locks = [_locks.setdefault(at, sync.Lock()) for at in sorted(innermost)]  # one order: no deadlock
+            self._locks = [_locks.setdefault(at, sync.RLock()) for at in sorted(innermost)]  # one order: no deadlock
 
     def __enter__(self) -> None:
-        for lock in self._locks:
-            lock.acquire()
+        taken = list[Any]()
+        try:
+            for lock in self._locks:
+                lock.acquire()
+                taken.append(lock)
+        except BaseException:  # Ctrl-C, while it waits for another
+            for lock in taken:
+                lock.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         for lock in self._locks:

@@ -90,6 +90,32 @@ def test_whose_turn_it_is_goes_by_the_datasets_inside() -> None:
     assert of_c[0] not in joined
 
 
+class Interrupted:
+    """A lock at which Ctrl-C comes."""
+
+    def acquire(self) -> None:
+        """Never."""
+        raise KeyboardInterrupt
+
+
+def test_a_turn_is_given_back_where_it_was_not_had_whole() -> None:
+    """Ctrl-C comes while a thread waits for the second of two datasets: the first is free again."""
+    a, b = Pictures(), Pictures()
+    data: Any = ConcatDataset([a, b])
+    turn = Turn(data)
+    with turn, Turn(data), Turn(a):
+        pass
+    first = turn._locks[0]
+    turn._locks = [first, Interrupted()]
+    with pytest.raises(KeyboardInterrupt), turn:
+        pass
+    others: list[bool] = []
+    thread = threading.Thread(target=lambda: others.append(first.acquire(blocking=False)))
+    thread.start()
+    thread.join()
+    assert others == [True]
+
+
 @pytest.mark.parametrize("ours", [True, False])
 @pytest.mark.parametrize(
     "attributes",
