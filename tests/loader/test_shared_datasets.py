@@ -39,14 +39,18 @@ class Slow(Pictures):
         super().__init__(count)
         self.patience = patience
         self.inside, self.together, self.meet = 0, False, threading.Event()
+        self.lock = threading.Lock()  # guards inside
 
     def __getitem__(self, at: int) -> Any:
-        self.inside += 1
-        if self.inside > 1:
+        with self.lock:
+            self.inside += 1
+            met = self.inside > 1
+        if met:
             self.together = True
             self.meet.set()
         self.meet.wait(self.patience)
-        self.inside -= 1
+        with self.lock:
+            self.inside -= 1
         return super().__getitem__(at)
 
 
