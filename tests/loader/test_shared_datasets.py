@@ -78,8 +78,8 @@ def test_loaders_over_parts_of_one_dataset_take_turns() -> None:
 
 def test_several_readers_are_the_users_word() -> None:
     """Who lets several threads call it lets loaders do so."""
-    whole = Slow(80, 10)
-    with loader_of(whole, tuning=Tuning(readers=4)) as loader:
+    whole = Slow(80, 0.2)
+    with loader_of(whole, lanes=2, tuning=Tuning(readers=4)) as loader:  # a lane has reads of its own
         assert sorted(labels(loader)) == list(range(80))
     assert whole.together
 
