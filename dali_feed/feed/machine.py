@@ -93,14 +93,14 @@ def loop_stages(meter: Meter) -> tuple[StageStats, ...]:
     )
 
 
-def _fits(program: Program) -> dict[str, Fits]:
+def _fits(program: Program, max_pixels: int) -> dict[str, Fits]:
     """By image column what tells which sizes its transforms cannot take."""
 
     def fitting(outputs: Sequence[Output]) -> Fits:
         def fits(sizes: Any) -> Mapping[int, str]:
             reasons: dict[int, str] = {}
             for output in outputs:
-                reasons |= unfit(output.recipe, sizes)
+                reasons |= unfit(output.recipe, sizes, max_pixels)
             return reasons
 
         return fits
@@ -139,7 +139,7 @@ class Machine:
         Raises ConfigError for a cache of pixels, or of images on the device, that this program cannot have; for names
         of columns that no record can have.
         """
-        self.columns.fits = _fits(self.program)
+        self.columns.fits = _fits(self.program, self.decode.max_pixels)
         self.slabs = SlabPool(slab_bytes(self.tuning.memory_bytes), most=self.tuning.memory_bytes)
         kept = self.tuning.cache
         if kept is None:

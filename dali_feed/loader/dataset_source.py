@@ -16,7 +16,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dali_feed import sync
 from dali_feed.columns import Array, Image, Number, Text
-from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
+from dali_feed.errors import ClosedError, ConfigError, FormatError, SourceEmptyError
 from dali_feed.external_sources.files import IMG_EXTENSIONS, load_file
 from dali_feed.plan.batching import length_of
 from dali_feed.records.source import (
@@ -52,6 +52,7 @@ _BYTES = (bytes, bytearray, memoryview)
 
 _locks: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by the id() of a dataset that has none inside it
 _new_locks = sync.Lock()  # guards that
+_SLICE_S = 0.1  # how long a wait may be without a look at whether it is still wanted
 
 
 class Turn:
@@ -65,20 +66,32 @@ class Turn:
         with _new_locks:
             self._locks = [_locks.setdefault(at, sync.RLock()) for at in sorted(innermost)]  # one order: no deadlock
 
-    def __enter__(self) -> None:
+    @contextlib.contextmanager
+    def taken(self, check: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Within, it is this thread's. `check` is called while it waits, and may raise."""
         taken = list[Any]()
         try:
             for lock in self._locks:
-                lock.acquire()
+                while not lock.acquire(timeout=_SLICE_S):
+                    check()
                 taken.append(lock)
-        except BaseException:  # Ctrl-C, while it waits for another
+            yield
+        finally:
             for lock in taken:
                 lock.release()
-            raise
 
-    def __exit__(self, *_: object) -> None:
-        for lock in self._locks:
-            lock.release()
+
+def _turn_of(turn: Turn | None, check: Callable[[], object] = lambda: None) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext() if turn is None else turn.taken(check)
+
+
+def _after_fork() -> None:
+    """Threads that had a turn are the parent's."""
+    global _locks, _new_locks
+    _locks, _new_locks = WeakValueDictionary(), sync.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class DatasetSource(Source):
@@ -97,12 +110,12 @@ class DatasetSource(Source):
 
     def __init__(self, dataset: Any, *, together: bool = False) -> None:
         self._dataset, self._count = dataset, len(dataset)
-        self._turn = contextlib.nullcontext() if together else Turn(dataset)
+        self._turn = None if together else Turn(dataset)
         self._title = title_of(dataset)
         if not self._count:
             raise SourceEmptyError(f"{self._title}: must have samples; found none")
         try:
-            with self._turn:
+            with _turn_of(self._turn):
                 first = dataset[0]
         except Exception as error:
             msg = f"{self._title}: its first sample must be there; found {type(error).__name__}: {error}"
@@ -170,7 +183,7 @@ class _DatasetReader(RowReader):
         for row, at in enumerate(position.tolist()):
             self._check_stop()
             try:
-                with self._turn:
+                with _turn_of(self._turn, self._check_stop):
                     sample = _members_of(self._dataset[at])
                     _load(sample.get(name.removeprefix(_ENCODED)) for name in self._members)
                 for name in self._members:
@@ -178,6 +191,8 @@ class _DatasetReader(RowReader):
                     if name.startswith(_ENCODED) and value is not None:
                         value = _encoded(value, block.lease)
                     values[name][row] = _plain(value)
+            except ClosedError:
+                raise
             except FormatError as error:
                 block.faults[row] = Fault("source", str(error))
             except Exception as error:  # noqa: BLE001  whatever a dataset raises is about this sample

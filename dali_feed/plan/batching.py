@@ -179,17 +179,15 @@ def length_of(thing: Any) -> int | None:
 
 
 def _epoch_in(sampler: Any) -> int | None:
-    """The number that its `set_epoch` was called with last: its `epoch`, or its one number of such a name.
+    """The number that its `set_epoch` was called with last: its `epoch`, `_epoch` or `current_epoch`.
 
-    Of a sampler around another one it may be that one's. None where there is no such number.
+    Of a sampler around another one it may be that one's. None where there is no such number: of no other attribute is
+    known whether it is one.
     """
     if not callable(getattr(sampler, "set_epoch", None)):
         return None
-    number = getattr(sampler, "epoch", None)
-    if number is None:
-        named = {name: value for name, value in getattr(sampler, "__dict__", {}).items() if "epoch" in name}
-        numbers = [value for name, value in named.items() if "epochs" not in name and type(value) is int]
-        number = numbers[0] if len(numbers) == 1 else None
+    numbers = (getattr(sampler, name, None) for name in ("epoch", "_epoch", "current_epoch"))
+    number = next((number for number in numbers if number is not None), None)
     inner = getattr(sampler, "sampler", None)
     if number is None and inner is not None and inner is not sampler:
         return _epoch_in(inner)

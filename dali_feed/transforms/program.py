@@ -132,11 +132,12 @@ def _check_channels(op: Op, channels: int) -> None:
         refuse(op.title, "must have one number, as images have one channel after Grayscale(1)", three)
 
 
-def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
+def unfit(recipe: Recipe, sizes: NDArray[Any], max_pixels: int = MAX_PIXELS) -> dict[int, str]:
     """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image.
 
     An image of which random ops before it may leave too little is one: whatever is drawn, no window leaves its image.
-    So is one of which an op makes more pixels than any file may have: of 1x65500 pixels `Resize(224)` makes 3 billion.
+    So is one of which an op makes more pixels than `max_pixels`, and than it has: of 1x65500 pixels `Resize(224)` makes
+    3 billion.
     """
     every = [op for _, op in walk(recipe.ops)]
     if all(type(op).unfit is Op.unfit and _has_its_size(op) for op in every):  # its ops take every size
@@ -149,11 +150,11 @@ def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
         for row, reason in op.unfit(*least):
             reasons.setdefault(int(rows[row]), reason)
         least, most = op.bounds(least, most)
-        for row in np.flatnonzero(least[0] * least[1] > np.maximum(MAX_PIXELS, h * w)).tolist():
+        for row in np.flatnonzero(least[0] * least[1] > np.maximum(max_pixels, h * w)).tolist():
             reasons.setdefault(
                 int(rows[row]),
-                f"{op.title}: may make {MAX_PIXELS} pixels of a smaller image at most; found one of {w[row]}x{h[row]}, "
-                f"which would become {least[1][row]}x{least[0][row]}",
+                f"{op.title}: may make {max_pixels} pixels of a smaller image at most; found one of {w[row]}x{h[row]}, "
+                f"which would become {least[1][row]}x{least[0][row]}; see Decode(max_pixels=...)",
             )
     return reasons
 
@@ -364,18 +365,6 @@ class Program:
             else:
                 own[output][name] = values
         return own, moving
-
-    def unfit(self, sizes: NDArray[Any]) -> dict[int, str]:
-        """Rows of `sizes`, as `draw` takes them, with an image that an op cannot take, each with the reason."""
-        parts = dict(zip((output.column for output in self.outputs), self._parts(sizes), strict=True))
-        reasons: dict[int, str] = {}
-        for column, outputs in self.columns.items():
-            own: dict[int, str] = {}
-            for output in outputs:
-                own |= unfit(output.recipe, parts[column])
-            for row, why in own.items():
-                reasons.setdefault(row, outputs[0].called + why)
-        return reasons
 
     def _parts(self, sizes: NDArray[Any]) -> list[NDArray[Any]]:
         names = list(self.columns)

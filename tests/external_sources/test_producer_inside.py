@@ -21,7 +21,7 @@ from kit.produced import numbered, shard_of, values_in
 from dali_feed.bad_records import KINDS, Tally
 from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
 from dali_feed.external_sources import Producer
-from dali_feed.external_sources.kafka import ahead, produce, sender
+from dali_feed.external_sources.kafka import ahead, client, produce, sender
 from dali_feed.external_sources.kafka.ahead import Numbered, made_ahead
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
@@ -314,3 +314,21 @@ def test_a_record_that_is_refused_before_it_is_sent_takes_its_transaction_back(r
         with producer.transaction():
             producer.send(b"last")
     assert values_in(real_kafka.servers, topic) == [[b"last"]]
+
+
+def test_what_is_acknowledged_is_with_all_brokers_and_comes_once(
+    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedded cluster's brokers share their records, so that it does not show an answer that comes too early."""
+    made: list[Any] = []
+
+    def seen(to: Connection, trouble: Any, tuning: Any, settings: Any) -> Any:
+        made.append((settings["acks"], settings["enable.idempotence"]))
+        return client.producer(to, trouble, tuning, settings)
+
+    monkeypatch.setattr(sender, "producer", seen)
+    topic = embedded.create(embedded.topic)
+    Producer(topic, embedded.servers).run(shard_of(tmp_path, numbered(3)))
+    with Producer(topic, embedded.servers) as producer:
+        producer.send(b"one")
+    assert made == [("all", True)] * 2

@@ -78,7 +78,7 @@ def test_large_records_are_stepped_over_and_small_ones_read_in_one_go(
         assert len(at) == count
         assert sum(reads) <= most
         assert len(reads) <= count + 1
-    assert len(reads) < 20
+    assert len(reads) < 8
     assert ReadWindow(file)(len(data) - 3, 12) == data[-3:]
     file.close()
     length = struct.pack("<Q", 1 << 62)

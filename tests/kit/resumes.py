@@ -1,7 +1,6 @@
 """The law of resume on one more source: the state in the middle at each world size, and each other one at one.
 
-Of three world sizes or more tests take turns at leaving one out. A run of all states at all world sizes is that of
-`test_scripted_faults_resume_anywhere`, and of `make test-long`.
+A run of all states at all world sizes is that of `test_scripted_faults_resume_anywhere`, and of `make test-long`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from dali_feed.testing import assert_resumes_anywhere, resumes
 def assert_resumes_in_turn(source: Source, **options: Any) -> None:
     """`assert_resumes_anywhere`, but only the middle one of at least three states goes on at each world size.
 
-    The others take turns; with which size these begin, and which of three or more is left out, depends on the test
-    alone.
+    The others take turns; with which size these begin depends on the test alone.
     """
     if isinstance(positions := options.get("positions", 6), int):
         options["positions"] = max(3, positions)  # of fewer none is in the middle
@@ -31,8 +29,6 @@ def assert_resumes_in_turn(source: Source, **options: Any) -> None:
         assert_resumes_anywhere(source, **options)
         return
     turn = zlib.crc32(os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0].encode())
-    if len(sizes := options.get("world_sizes", ())) > 2:
-        options["world_sizes"] = [size for k, size in enumerate(sizes) if k != turn % len(sizes)]
     with patch.object(resumes, "_restores", functools.partial(in_turn, turn)):
         assert_resumes_anywhere(source, **options)
 

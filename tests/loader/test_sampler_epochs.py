@@ -39,17 +39,17 @@ class Private(Sampler[int]):
     """One that keeps its epoch under a name of its own."""
 
     def __init__(self) -> None:
-        self._seed_epoch = 0
+        self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """As torch's."""
-        self._seed_epoch = epoch
+        self._epoch = epoch
 
     def __len__(self) -> int:
         return COUNT
 
     def __iter__(self) -> Iterator[int]:
-        return iter(torch.randperm(COUNT, generator=torch.Generator().manual_seed(self._seed_epoch)).tolist())
+        return iter(torch.randperm(COUNT, generator=torch.Generator().manual_seed(self._epoch)).tolist())
 
 
 class Around(Sampler[int]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.utils.data import ConcatDataset, Dataset, random_split
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Tuning
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.loader.dataset_source import Turn, parts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::dali_feed.errors.FallbackWarning")
@@ -97,8 +98,9 @@ def test_whose_turn_it_is_goes_by_the_datasets_inside() -> None:
 class Interrupted:
     """A lock at which Ctrl-C comes."""
 
-    def acquire(self) -> None:
+    def acquire(self, timeout: float) -> None:
         """Never."""
+        del timeout
         raise KeyboardInterrupt
 
 
@@ -107,17 +109,44 @@ def test_a_turn_is_given_back_where_it_was_not_had_whole() -> None:
     a, b = Pictures(), Pictures()
     data: Any = ConcatDataset([a, b])
     turn = Turn(data)
-    with turn, Turn(data), Turn(a):
+    with turn.taken(), Turn(data).taken(), Turn(a).taken():
         pass
     first = turn._locks[0]
     turn._locks = [first, Interrupted()]
-    with pytest.raises(KeyboardInterrupt), turn:
+    with pytest.raises(KeyboardInterrupt), turn.taken():
         pass
     others: list[bool] = []
     thread = threading.Thread(target=lambda: others.append(first.acquire(blocking=False)))
     thread.start()
     thread.join()
     assert others == [True]
+
+
+def test_a_turn_is_waited_for_only_as_long_as_it_is_wanted_and_is_no_childs() -> None:
+    """While another thread has it: a look may end the wait; a forked process knows nothing of its parent's turns."""
+    data, begun, ends = Pictures(), threading.Event(), threading.Event()
+
+    def takes() -> None:
+        with Turn(data).taken():
+            begun.set()
+            ends.wait()
+
+    def closed() -> None:
+        raise ClosedError("closed")
+
+    thread = threading.Thread(target=takes)
+    thread.start()
+    try:
+        begun.wait()
+        with pytest.raises(ClosedError), Turn(data).taken(closed):
+            pass
+        if (child := os.fork()) == 0:
+            with Turn(data).taken(lambda: os._exit(1)):
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        ends.set()
+        thread.join()
 
 
 @pytest.mark.parametrize("ours", [True, False])

@@ -78,7 +78,7 @@ def test_files_and_shards_resume_anywhere(kind: str, shuffle: bool | Shuffle, tm
         pytest.param(broker, shuffle, id=f"{broker}-{name}", marks=[] if quick else pytest.mark.long)
         for name, shuffle, brokers in (
             ("windows", Shuffle(4, 2), ("embedded", "by message")),
-            ("in order", False, ("real",)),
+            ("in order", False, ("real", "by message")),
         )
         for broker in ("embedded", "real", "by message")
         for quick in [broker in brokers]

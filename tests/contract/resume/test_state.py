@@ -58,7 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_the_rest_is_equal_after_any_batch(case: str, each_engine: str) -> None:
     """Mid-epoch, at the last batch and over the epoch's end: ids, labels, ok and pixels go on as they would have.
 
-    The engines take turns at the states of the first epoch but the first; of the next each has its ends and its middle.
+    The engines take turns at the states; each has the begin, the middle and the end of an epoch.
     `make test-long` goes on from every state with each.
     """
     options = CASES[case]
@@ -74,7 +74,7 @@ def test_the_rest_is_equal_after_any_batch(case: str, each_engine: str) -> None:
     assert ended["consumed"] == 0
     per_epoch = len(batches) // 2
     ends = {0, per_epoch, per_epoch + per_epoch // 2, 2 * per_epoch}
-    turns = {*ends, *range(each_engine == "host", per_epoch, 2)}
+    turns = {*ends, *range(each_engine == "host", 2 * per_epoch, 2)}
     with _feed(**options) as other:
         for n, state in enumerate(states):
             over = n and n % per_epoch == 0  # at the last batch: what is left of its epoch is nothing
