@@ -38,7 +38,7 @@ class OnImages:
 
     def __call__(self, files: list[File]) -> list[File]:
         """The files, changed."""
-        images = [bytes(data) for suffix, data in files if _is_image(suffix)]
+        images = [data for suffix, data in files if _is_image(suffix)]
         masks = iter(self._masks(images) if self._masks and len(images) > 1 else [False] * len(images))
         return [self._one(suffix, data, next(masks)) if _is_image(suffix) else (suffix, data) for suffix, data in files]
 
@@ -138,7 +138,7 @@ class Reencode:
         self._shorter, self._quality = shorter, quality
         self.facts = {"resize": shorter, "quality": quality}  # what a journal keeps
 
-    def masks(self, images: Sequence[bytes]) -> list[bool]:
+    def masks(self, images: Sequence[bytes | memoryview]) -> list[bool]:
         """Which of a sample's images are masks: those of one channel, without loss, beside one of colour."""
         lone = list[bool]()
         for payload in images:

@@ -28,7 +28,8 @@ from dali_feed.records.extents import Present
 from dali_feed.records.source import Snapshot, Source
 from dali_feed.storage.striping import Layout
 
-VERSION = 1
+VERSION = 1  # of what a manifest says
+UNDER_WAY = 2  # in its place in the plan of a set under way: another where the same options give other bytes
 QUALITY = 90
 STAMPS = "stamps"  # of the source's files, in the plan of a set under way alone: a manifest says nothing of times
 CURE = "give the same, give another place, or remove the files there"
@@ -148,10 +149,11 @@ def job_of(
     facts = json.loads(json.dumps(facts))
     stamps = _stamps(contents.source)
     if there is not None:
-        plan, fallback = _resumed(there, facts, work)
+        plan, fallback = _resumed(there, facts if known else facts | {"version": UNDER_WAY}, work)
         if before not in (None, stamps):
             rule = f"a set must be packed from one source; files of {snapshot.source} were written since it was begun"
             raise SourceChangedError(f"{work.manifest}: {rule}; {CURE}")
+        there["version"] = VERSION
         return _with_contents(PackJob(packed, snapshot, plan, fallback, work, layout, there), contents)
     targets = () if layout is None else layout.targets
     for folder in (work.out, *(work.out / target for target in targets)):
@@ -161,7 +163,7 @@ def job_of(
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
     facts |= {"fallback": fallback} | plan.to_json()
-    work.begin(facts | {STAMPS: stamps})
+    work.begin(facts | {STAMPS: stamps, "version": UNDER_WAY})
     return _with_contents(PackJob(packed, snapshot, plan, fallback, work, layout, facts), contents)
 
 

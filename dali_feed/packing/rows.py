@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,6 +48,8 @@ _SHORT = (  # two letters, with which a text may begin: so more of the header is
     (re.compile(rb"P5\s+[#\d]"), "pgm"),
 )
 _MAIN = frozenset(("image", "img", "picture", "value", "bytes", "payload", LABEL))
+_LISTS = (list, tuple, np.ndarray)
+_NUMBERS = (bool, int, float, np.generic)
 _ODD = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -89,9 +92,14 @@ def as_file(name: str, value: Any, suffix: str | None, main: bool, fallback: str
     if isinstance(value, list | tuple | np.ndarray):
         if (array := numbers_of(value)) is not None:
             return suffix or f"{stem}.npy", _npy(array)
-        if any(isinstance(leaf, bytes | bytearray | memoryview) for leaf in leaves(value)):
+        types = leaf_types(value)
+        if any(issubclass(each, bytes | bytearray | memoryview) for each in types):
             rule = "a list of bytes has no file in a tar; name the members to write by members="
             raise FormatError(f"member {name!r}: {rule}")
+        if suffix is not None and suffix.lower().rpartition(".")[2] == "npy":
+            of = " and ".join(sorted(each.__name__ for each in types))
+            what = f"found a list of {of}, or lists of different lengths; give it a suffix that ends in .json"
+            raise FormatError(f"member {name!r}: a file .{suffix} must hold an array of numbers; {what}")
     try:
         text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=_plain)
         return suffix or f"{stem}.json", text.encode()
@@ -99,27 +107,55 @@ def as_file(name: str, value: Any, suffix: str | None, main: bool, fallback: str
         raise FormatError(f"member {name!r}: {error}") from error
 
 
-def leaves(value: Any) -> Iterator[Any]:
-    """What lists in lists, or an array, hold."""
-    if not isinstance(value, list | tuple):
-        yield from value.flat if isinstance(value, np.ndarray) else (value,)
-        return
-    for each in value:
-        yield from leaves(each)
+def leaf_types(value: Any) -> set[type]:
+    """The types of what lists in lists, or an array, hold. Level by level, without a step of Python per number."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        return {value.dtype.type} if value.size else set()
+    if not isinstance(value, _LISTS):
+        return {type(value)}
+    level: Any = list(value.flat) if isinstance(value, np.ndarray) else value
+    types = set(map(type, level))
+    while types and types <= {list, tuple}:
+        level = list(chain.from_iterable(level))
+        types = set(map(type, level))
+    nested = {each for each in types if issubclass(each, _LISTS)}
+    if nested:  # lists beside numbers, or arrays in a list
+        types = (types - nested).union(*(leaf_types(each) for each in level if isinstance(each, _LISTS)))
+    return types
 
 
 def numbers_of(value: Any) -> np.ndarray[Any, Any] | None:
     """A number, a list or an array as an array of numbers; None where NumPy would make others of what it holds."""
     whole = isinstance(value, np.ndarray | np.generic)
-    if not whole and not all(isinstance(leaf, bool | int | float | np.generic) for leaf in leaves(value)):
+    # before NumPy has it: an array of texts has room for the longest of them everywhere
+    if not (whole or _adds_up(value) or all(issubclass(each, _NUMBERS) for each in leaf_types(value))):
         return None
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
         return None
-    if not whole and array.size and array.dtype.kind == "f" and all(isinstance(leaf, int) for leaf in leaves(value)):
-        return None  # whole numbers that 64 bits do not hold
+    if not whole and array.size and array.dtype.kind == "f" and _whole_numbers(value):
+        return None  # 64 bits do not hold them
     return array if array.dtype.kind in "biuf" else None
+
+
+def _adds_up(value: Any) -> bool:
+    """Whether a list that begins with a number is known to hold numbers alone: a sum is faster than all their types."""
+    if not isinstance(value, list | tuple) or not value or type(value[0]) not in (int, float):
+        return False
+    try:
+        sum(value)
+    except Exception:  # noqa: BLE001  a text or a list has no sum with a number; the types say what there is
+        return False
+    return True
+
+
+def _whole_numbers(value: Any) -> bool:
+    """Whether all that lists hold are whole numbers; mostly the first says that they are not."""
+    first = value
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    return type(first) is not float and all(issubclass(each, int) for each in leaf_types(value))
 
 
 def _plain(value: Any) -> Any:

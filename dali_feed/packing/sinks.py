@@ -21,7 +21,7 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.index import TarIndex
 from dali_feed.external_sources.tar import folded
 from dali_feed.external_sources.tfrecord import crc32c, masked
-from dali_feed.packing.rows import ending_of, leaves, numbers_of
+from dali_feed.packing.rows import ending_of, leaf_types, numbers_of
 from dali_feed.storage.store import Stamp
 
 BLOCK = 512
@@ -348,7 +348,7 @@ def _encoding(name: str, value: Any) -> str:
         return "float64" if array.dtype.kind == "f" else "int"
     if array is not None and array.dtype.name in _ARRAYS and array.size:
         return f"ndarray:{array.dtype.name}:{','.join(map(str, array.shape))}"
-    of = " and ".join(sorted({type(leaf).__name__ for leaf in leaves(value)}))
+    of = " and ".join(sorted({each.__name__ for each in leaf_types(value)}))
     what = f"{of}, or lists of different lengths" if array is None else f"{array.dtype} and shape {array.shape}"
     raise FormatError(f"column {name!r}: MDS has no encoding for {type(value).__name__} of {what}")
 

@@ -14,6 +14,8 @@ from kit.images import jpeg
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
 from dali_feed.external_sources import MDS, Arrays, Concat, FileList, Mix, ShardSet, TFRecords
 from dali_feed.packing import PackedSet, index, merge, pack, split, verify
+from dali_feed.packing.work import WorkFolder
+from dali_feed.storage.manifest import load_manifest
 
 
 class StoppedError(Exception):
@@ -152,6 +154,25 @@ def test_files_that_were_written_again_are_another_source(tmp_path: Path) -> Non
         os.utime(path, (1, 1))
     with pytest.raises(SourceChangedError, match="files of FileList.* were written since it was begun; give the same"):
         pack(source, tmp_path / "b.dfset", shard_bytes=1)
+    assert pack(source, tmp_path / "a.dfset", shard_bytes=1).begun == 4
+
+
+def test_a_run_of_earlier_code_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Its bytes may be others; a finished set is what it was, and its manifest says version 1 as before."""
+    source = files(tmp_path, 4)
+    for name in ("a", "b"):
+        with pytest.raises(StoppedError):
+            pack(source, tmp_path / f"{name}.dfset", shard_bytes=1, workers=1, tell=stop)
+    work = WorkFolder(tmp_path, "b")
+    plan = work.plan()
+    assert plan is not None
+    work.begin(plan | {"version": 1})
+    with pytest.raises(StateError, match="version: 1, found 2; give the same, give another place, or remove"):
+        pack(source, tmp_path / "b.dfset", shard_bytes=1)
+    pack(source, tmp_path / "a.dfset", shard_bytes=1)
+    pack(source, tmp_path / "whole" / "a.dfset", shard_bytes=1)
+    assert (tmp_path / "a.dfset").read_bytes() == (tmp_path / "whole" / "a.dfset").read_bytes()
+    assert load_manifest(str(tmp_path / "a.dfset")).made["version"] == 1
     assert pack(source, tmp_path / "a.dfset", shard_bytes=1).begun == 4
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from dali_feed.external_sources import FileList
 from dali_feed.external_sources.replay import Replay
 from dali_feed.packing import pack
 from dali_feed.packing.changes import Decoded, OnImages, Reencode
-from dali_feed.packing.rows import as_file
+from dali_feed.packing.rows import as_file, numbers_of
 from dali_feed.packing.sinks import MdsColumns, _header, columns_of, encodings_of, example_bytes, shard_bytes
 from dali_feed.packing.work import WorkFolder
 from dali_feed.records.extents import Extents, Present, packed
@@ -189,13 +190,43 @@ def test_a_set_of_a_topic_with_known_holes_deals_the_same_records() -> None:
         ([True, "x"], ("x.json", b'[true, "x"]')),
         ([[1, 2, 3], [4, 5]], ("x.json", b"[[1, 2, 3], [4, 5]]")),
         ([2**63, -1], ("x.json", b"[9223372036854775808, -1]")),
+        ([1.5, "a"], ("x.json", b'[1.5, "a"]')),
+        ([1, [2]], ("x.json", b"[1, [2]]")),
+        ([[2**63], [-1]], ("x.json", b"[[9223372036854775808], [-1]]")),
         ([[np.int64(1)], "a\0"], ("x.json", b'[[1], "a\\u0000"]')),
         (np.array(["a"], object), ("x.json", b'["a"]')),
+        ([np.array(["a"]), [1]], ("x.json", b'[["a"], [1]]')),
     ],
 )
 def test_lists_stay_what_they_are(value: Any, file: tuple[str, bytes]) -> None:
     """Those that are no rows of numbers become JSON, and no number becomes a text or another number."""
     assert as_file("x", value, None, False, "bin") == file
+
+
+@pytest.mark.parametrize("value", [[[1, 2], [3]], [1, "a"], [2**64], np.array(["a"], object)])
+def test_no_json_under_a_suffix_of_arrays(value: Any) -> None:
+    """The record fails, as no reader of .npy has it; under another suffix, and by its kind, it is JSON."""
+    for suffix in ("npy", "boxes.NPY"):
+        with pytest.raises(FormatError, match=rf"member 'x': a file \.{suffix} must hold an array of numbers; "):
+            as_file("x", value, suffix, False, "bin")
+    assert as_file("x", value, "x.txt", False, "bin")[1] == as_file("x", value, None, False, "bin")[1]
+    assert as_file("x", [[1, 2], [3, 4]], "npy", False, "bin")[1][:6] == b"\x93NUMPY"
+
+
+@pytest.mark.parametrize("value", [[0.5] * 1000, list(range(1000)), [[0.5, 1, 2, True]] * 250, [1, 2.5] * 500])
+def test_lists_of_numbers_are_packed_without_a_step_for_each(value: Any) -> None:
+    """They go into an array as they are; what is called for them does not grow with their length."""
+    calls = list[str]()
+    array = np.asarray(value)
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        packed_numbers = numbers_of(value)
+    finally:
+        sys.setprofile(None)
+    assert packed_numbers is not None
+    assert packed_numbers.dtype == array.dtype
+    assert (packed_numbers == array).all()
+    assert len(calls) < 50
 
 
 def test_lists_of_bytes_are_no_numbers() -> None:
