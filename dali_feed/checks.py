@@ -63,7 +63,7 @@ def dtype_of(value: DTypeLike) -> np.dtype[Any]:
         return np.dtype("O")
 
 
-def array_of(subject: str, value: Any) -> NDArray[Any]:
+def integers_of(subject: str, value: Any) -> NDArray[Any]:
     """A user's integers as an array. ConfigError for rows of different lengths, and for places without a number."""
     rule = f"{subject} must be a flat sequence of integers"
     if isinstance(value, np.ma.MaskedArray):

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from dali_feed.checks import array_of, dtype_of
+from dali_feed.checks import dtype_of, integers_of
 from dali_feed.columns import Array, Number
 from dali_feed.errors import (
     ConfigError,
@@ -500,7 +500,7 @@ def _labels(label: Any, rows: int, title: str) -> Int64s:
         parts = [array_file(path, None, None) for path in _files_of([label] if named else label)[1]]
         rows_of = [np.frombuffer(part.bytes_at(0, len(part) * part.form.size), part.form.dtype) for part in parts]
         label = np.concatenate(rows_of)
-    array = array_of(f"{title}: label", label)
+    array = integers_of(f"{title}: label", label)
     if array.shape != (rows,) or array.dtype.kind not in "iub" or (array.dtype == np.uint64 and (array >> 63).any()):
         msg = f"{title}: label must be {rows} integers, one for each row; found {array.dtype} {array.shape}"
         raise ConfigError(msg)

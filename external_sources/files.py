@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dali_feed.checks import array_of, path_of, paths_of
+from dali_feed.checks import integers_of, path_of, paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceError, SourceNotFoundError
@@ -377,7 +377,7 @@ def shared_folder(least: str, most: str) -> str:
 
 
 def _checked(labels: ArrayLike, count: int, classes: tuple[str, ...] | None) -> Int64s:
-    array = array_of("FileList: labels", labels)
+    array = integers_of("FileList: labels", labels)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         msg = f"FileList: labels must be a flat sequence of integers; found {array.dtype} of shape {array.shape}"
         raise ConfigError(msg)

@@ -38,6 +38,7 @@ from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceError
 from dali_feed.external_sources.ranges import NONE
 from dali_feed.records.source import Int64s
 from dali_feed.storage.durable import user_cache
+from dali_feed.storage.paths import place_of
 from dali_feed.storage.store import LOCAL, File, LocalFile, Stamp, Store, read_at
 
 _T = TypeVar("_T")
@@ -256,8 +257,7 @@ _log = logging.getLogger("dali_feed")
 
 def homes_of(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> list[Path]:
     """Where the index of a file may lie, the best place first."""
-    whole = path if "://" in path else os.path.abspath(path)
-    name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
+    name = hashlib.sha256(place_of(path).encode(errors="surrogateescape")).hexdigest()
     if index_dir is not None:
         folder = Path(path_of("index_dir", index_dir)).expanduser()
         return [folder / f"{os.path.basename(path)}-{name[:16]}{SUFFIX}"]

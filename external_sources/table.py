@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dali_feed.checks import array_of, of_kind, paths_of
+from dali_feed.checks import integers_of, of_kind, paths_of
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_values import (
@@ -387,7 +387,7 @@ class _Memory:
         return self.__dict__ | {"_values": {}}
 
     def _checked(self, rows: ArrayLike) -> Int64s:
-        count, array = self.table.num_rows, array_of(f"{self._title}: rows", rows)
+        count, array = self.table.num_rows, integers_of(f"{self._title}: rows", rows)
         wrong = array.dtype.kind not in "iu" or array.ndim != 1
         if array.size and (wrong or array.min() < 0 or array.max() >= count):
             what = f"{array.dtype} of shape {array.shape}" if wrong else f"{array.min()}..{array.max()}"

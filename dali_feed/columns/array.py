@@ -96,9 +96,8 @@ class Array(Column):
         self._check_ragged()
         for name in ("scale", "bias"):
             object.__setattr__(self, name, self._factors(name, getattr(self, name)))
-        if self.dtype is not None and (
-            dtype_of(self.dtype).kind not in "biuf" or dtype_of(self.dtype).byteorder == ">"
-        ):
+        dtype = None if self.dtype is None else dtype_of(self.dtype)
+        if dtype is not None and (dtype.kind not in "biuf" or dtype.byteorder == ">"):
             msg = f"{self.title}: dtype must be a little-endian number type of NumPy; found {self.dtype!r}"
             raise ConfigError(msg)
 

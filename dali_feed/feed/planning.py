@@ -35,7 +35,7 @@ from dali_feed.plan.batching import (
     state_of,
 )
 from dali_feed.plan.mixed import MixedPlan
-from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve, window_sizes
+from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve, slots_of, window_sizes
 from dali_feed.records.source import MANY_ABSENT, Snapshot, Source
 
 Plan = EpochPlan | MixedPlan
@@ -326,8 +326,7 @@ class Planning:
         samples = length_of(self._sampler) if self.known(epoch) is None and self.measured else None
         if samples is None:
             return len(self.counts(epoch))
-        lanes = self.shares.lanes
-        length = samples // lanes if self.drop_last else -(-samples // lanes)
+        length = slots_of(samples, self.shares.lanes, drop_last=self.drop_last)
         return len(self.shares.counts(length, drop_last=self.drop_last))
 
     def counts_of(self, plan: Plan, consumed: int) -> list[int]:

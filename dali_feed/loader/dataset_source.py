@@ -44,6 +44,7 @@ from dali_feed.records.source import (
     fixed_snapshot,
 )
 from dali_feed.screen.header import UnusableError
+from dali_feed.screen.pillow import levels_of
 from dali_feed.screen.screen import header_of
 
 _ENCODED = "image of "  # what stands before a member's name where its encoded image is asked for
@@ -122,10 +123,10 @@ class DatasetSource(Source):
             raise ConfigError(msg) from error
         self.named = isinstance(first, Mapping)
         self._first = _members_of(first)
-        for value in self._first.values():
-            if _is_pil(value):
+        with _turn_of(self._turn):
+            for value in self._first.values():
                 with contextlib.suppress(Exception):  # a broken one is a bad record, when it is read
-                    value.load()  # Pillow closes its file then
+                    _load((value,))  # Pillow closes its file then
 
     def __repr__(self) -> str:
         return self._title
@@ -172,7 +173,13 @@ class _DatasetReader(RowReader):
     """Calls a dataset for each position, and keeps the members that were asked for."""
 
     def __init__(
-        self, dataset: Any, title: str, count: int, members: tuple[str, ...], stop: threading.Event | None, turn: Any
+        self,
+        dataset: Any,
+        title: str,
+        count: int,
+        members: tuple[str, ...],
+        stop: threading.Event | None,
+        turn: Turn | None,
     ) -> None:
         super().__init__(title, count, stop)
         self._dataset, self._members, self._turn = dataset, members, turn
@@ -269,7 +276,7 @@ def _encoded(value: Any, lease: Lease) -> Any:
 def _of_pil(image: Any) -> NDArray[np.uint8]:
     """Its pixels, of 16 bits as a file's are: the upper eight. Pillow would cut off what does not fit into 8 bits."""
     if image.mode.startswith("I;16"):
-        return (np.asarray(image) >> 8).astype(np.uint8)
+        return levels_of(image, 16)
     if image.mode in ("I", "F"):
         rule = "pixels must be of 8 or 16 bits, as their scale is not known else"
         raise FormatError(f"{rule}; found a PIL image of mode {image.mode!r}; convert it in the dataset")

@@ -20,7 +20,7 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.packages import needed
 from dali_feed.packing.rows import IMAGES, ending_of
 from dali_feed.screen.header import UnusableError
-from dali_feed.screen.pillow import decode
+from dali_feed.screen.pillow import decode, levels_of
 
 File = tuple[str, bytes | memoryview]
 
@@ -75,7 +75,7 @@ class Decoded:
 def _eight_bits(payload: bytes, image: Any) -> NDArray[np.uint8]:
     """An image of more than 8 bits a sample as a loader reads it: Pillow would cut it off at 255."""
     if image.format == "PNG":
-        return np.repeat((np.asarray(image) >> 8).astype(np.uint8)[..., None], 3, 2)
+        return np.repeat(levels_of(image, 16)[..., None], 3, 2)
     try:
         return decode(memoryview(payload))
     except UnusableError as error:

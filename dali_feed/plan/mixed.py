@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import STRANDS, seed_within
 from dali_feed.errors import ConfigError
-from dali_feed.plan.order import EpochPlan, Order, Windowed, WindowPlan
+from dali_feed.plan.order import EpochPlan, Order, Windowed, WindowPlan, slots_of
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.source import Mixture, Snapshot
 
@@ -242,7 +242,7 @@ class MixedPlan:
     def _length(self, mix: Mixture, shares: tuple[int, ...], *, drop_last: bool) -> tuple[int, Apportioned]:
         """Slots of a lane in the epoch, and whose they are."""
         if mix.samples is not None:
-            length = mix.samples // self.lanes if drop_last else -(-mix.samples // self.lanes)
+            length = slots_of(mix.samples, self.lanes, drop_last=drop_last)
             return length, Apportioned(shares, self.lanes, max(1, length))
         ends = [
             -(-strand.pass_length * sum(shares) // share)

@@ -169,6 +169,11 @@ class Windowed(ABC):
         return np.concatenate(out)
 
 
+def slots_of(samples: int, lanes: int, *, drop_last: bool) -> int:
+    """Slots of each lane for so many samples: what does not fill them all is left out, or the last ones repeat."""
+    return samples // lanes if drop_last else -(-samples // lanes)
+
+
 def canonical(snapshot: Snapshot, extent: int | tuple[int, ...]) -> Extents:
     """A snapshot cut into extents, of each part where several are given, in its canonical order.
 
@@ -242,7 +247,7 @@ class EpochPlan(Windowed):
             msg = f"{snapshot.source}: an epoch needs at least one record; found none"
             raise SourceEmptyError(msg)
         self.mixes = order.shuffled and indices is None and order.extent > 1
-        self.lane_length = total // lanes if drop_last else -(-total // lanes)
+        self.lane_length = slots_of(total, lanes, drop_last=drop_last)
         self.repeats = max(0, self.lane_length * lanes - total)  # at the line's end
         self._repeats_of: dict[int, Int64s] = {}  # by lane
         self._line = _of_length(line, total, self.lane_length * lanes)

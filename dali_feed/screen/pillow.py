@@ -277,7 +277,7 @@ def _pixels(payload: memoryview, kind: str) -> NDArray[np.uint8]:
     if image.size != size:
         raise UnusableError(f"decoder: Pillow finds {image.size} pixels where the header says {size}")
     if image.mode.startswith("I;16"):
-        levels = (np.asarray(image) >> (checked - 8)).astype(np.uint8)
+        levels = levels_of(image, checked)
         return _rgb(~levels if image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else levels)
     if image.mode == "I":  # of a PNM, up to 65535
         return _rgb(np.rint(np.asarray(image) / 257).astype(np.uint8))
@@ -293,6 +293,11 @@ def _from_lab() -> Any:
 
     lab, srgb = (ImageCms.createProfile(name) for name in ("LAB", "sRGB"))
     return ImageCms.buildTransform(lab, srgb, "LAB", "RGB")
+
+
+def levels_of(image: Any, bits: int) -> NDArray[np.uint8]:
+    """The upper eight bits of gray pixels that have so many, (height, width): Pillow would cut them off at 255."""
+    return (np.asarray(image) >> (bits - 8)).astype(np.uint8)
 
 
 def _rgb(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:

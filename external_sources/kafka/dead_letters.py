@@ -82,10 +82,12 @@ class LetterSender:
             for place, letter in enumerate(letters):
                 sender.send(_record(letter), -1, place)
             sender.flush()
-            for place, outcome in list(outcomes.items()):
-                if isinstance(outcome, str) and outcome.startswith(LARGER):
-                    sender.send(_record(_without_value(letters[place], outcome)), -1, place)
-            sender.flush()
+            refused = [(place, outcome) for place, outcome in outcomes.items() if isinstance(outcome, str)]
+            large = [(place, refusal) for place, refusal in refused if refusal.startswith(LARGER)]
+            for place, refusal in large:
+                sender.send(_record(_without_value(letters[place], refusal)), -1, place)
+            if large:
+                sender.flush()
         except DaliFeedError as error:
             why = str(error)
         lost = [place for place in range(len(letters)) if isinstance(outcomes.get(place, ""), str | Exception)]

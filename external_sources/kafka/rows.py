@@ -151,10 +151,7 @@ class Cells:
         self._there[row] = 1
 
     def _take_headers(self, row: int, message: Message, wanted: Mapping[str, int]) -> None:
-        headers = headers_of(message)
-        if headers is UNREADABLE:
-            self.spoilt(row, _UNNAMED)
-        for name, text in headers:
+        for name, text in self._all_headers(row, message):
             if (first := wanted.get(name)) is not None:
                 self._put(first + row, text)  # the last one counts, as Kafka's lastHeader has it
 
